@@ -310,10 +310,11 @@ def test_at_60_columns_numbers_are_whole_and_names_are_cut(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_a_terminal(monkeypatch, 60)
-    cli_tables.rows_of([replace(ENTRY, owner=owner) for owner in (0, 4242)], 2)
+    idle = time.time() - 4 * 86_400
+    cli_tables.rows_of([replace(ENTRY, owner=owner, used_at=idle) for owner in (0, 4242)], 2)
     head, first = capsys.readouterr().out.splitlines()[:2]
     assert head.split() == ["KEY", "NAME", "ITEMS", "SIZE", "IDLE"]
-    assert re.fullmatch(r"3f3f3f3f3f3f  packages\S*…  1,000,000  150 MiB  1\.4 h", first), first
+    assert re.fullmatch(r"3f3f3f3f3f3f  packages\S*…  1,000,000  150 MiB  4\.0 d", first), first
     out = shown(capsys, BUSY, **CROWDED)
     assert re.search(r"^a_proj\S*… +999  9,000,000  1\.1 TiB  12 d  \d+ d$", out, re.M), out
     assert re.search(r"^a_long\S*…  123456  a-long\S*…  .* ago  preprocessing$", out, re.M), out
