@@ -170,7 +170,10 @@ def _codes() -> dict[CodeType, str]:
 
 
 _CODES = _codes()
-"""The code of what asks, and the name of its first argument."""
+"""The code of what asks, and the name of its first argument; on Python 3.11 also of what starts a thread."""
+_START = threading.Thread.start.__code__
+if _MONITORING is None:
+    _CODES[_START] = "self"
 _IMPORT = importlib.import_module.__code__
 _MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
 _FILES = frozenset(
@@ -182,8 +185,18 @@ _HANDED_ON = _FILES | {os.path.join(os.path.dirname(os.__file__), name) for name
 """Also of threads, which a job may have given what asks to call."""
 
 
+def _heard(frame: FrameType) -> None:
+    """Takes in that a frame begins to run one of `_CODES`."""
+    try:
+        if frame.f_code is _START:
+            _started.add(frame.f_locals["self"])
+        else:
+            _note(frame)
+    except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
+        context.fail(error)
+
+
 def _note(frame: FrameType) -> None:
-    """Notes what is asked for in a frame that runs one of `_CODES`."""
     code, given, caller = frame.f_code, frame.f_locals, frame.f_back
     asked = given.get(_CODES[code])
     if code is not _IMPORT:  # which libraries call for a job
@@ -211,12 +224,11 @@ def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractCont
 
 @contextlib.contextmanager
 def _monitored(code: JobCode, watch: Watch) -> Iterator[None]:
-    if not _tool.begin(code):
-        watch.failure = "other tools use sys.monitoring"
+    is_heard = _tool.begin(code)
     try:
         yield
     finally:
-        if not _tool.end():
+        if not _tool.end() or not is_heard:
             watch.failure = watch.failure or "other tools use sys.monitoring"
 
 
@@ -246,27 +258,16 @@ def _is_own(profile: Any) -> bool:
 
 def _asked(code: CodeType, offset: int) -> None:
     """Called by `sys.monitoring` where code that asks begins."""
-    if not STATE.running:
-        return
-    try:
-        _note(sys._getframe(1))
-    except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        context.fail(error)
+    if STATE.running:
+        _heard(sys._getframe(1))
 
 
 # -- Python 3.11
 
 
 def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _FILES) -> None:
-    if event != "call" or not STATE.running:
-        return
-    try:
-        if frame.f_code is _START:
-            _started.add(frame.f_locals["self"])
-        elif frame.f_code.co_filename in files and frame.f_code in _CODES:
-            _note(frame)
-    except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        context.fail(error)
+    if event == "call" and STATE.running and frame.f_code.co_filename in files and frame.f_code in _CODES:
+        _heard(frame)
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
@@ -276,7 +277,6 @@ def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
     sys.setprofile(_profiled if here in _started and not context.is_own(here) else None)
 
 
-_START = threading.Thread.start.__code__
 _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that were started in a profiled one."""
 

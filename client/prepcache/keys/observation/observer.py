@@ -313,8 +313,9 @@ class Observer:
             for path in files_awaited(fact.path):
                 self._take_file(path, info_of(path))
             return
-        full = fact.full
+        full, is_made = fact.full, fact.kind == Kind.WRITTEN or fact.info is None
         use = uses.get(full)
+        was_read = use is not None and Kind.READ in use.kinds and use.stamp is not None
         if fact.kind == Kind.MODULE:
             self._take_module(full)
         elif fact.kind == Kind.LISTED:
@@ -322,14 +323,13 @@ class Observer:
         elif fact.kind == Kind.FOLDER_MADE:
             if fact.info is None or (use is not None and use.stamp is None):  # others may have been first
                 self._put_out(full, uses)
-        elif fact.kind == Kind.KEPT and fact.info is not None and (Kind.READ, *fact[1:3]) in watch.facts:
-            pass  # locked, touched, or not made because it was there
+        elif fact.kind in (Kind.WRITTEN, Kind.KEPT, Kind.RENAMED) and was_read:
+            pass  # it stays an input, which has changed
         elif fact.kind in (Kind.WRITTEN, Kind.KEPT):
-            if use is None or Kind.READ not in use.kinds or use.stamp is None:
-                self._put_out(full, uses, is_made=fact.kind == Kind.WRITTEN or fact.info is None)
+            # A file that is read and kept was locked, or not made because it was there.
+            if is_made or (Kind.READ, *fact[1:3]) not in watch.facts:
+                self._put_out(full, uses, is_made=is_made)
         elif fact.kind == Kind.RENAMED:
-            if use is not None and Kind.READ in use.kinds and use.stamp is not None:
-                return  # it was read before: it stays an input, which has changed
             uses.pop(full, None)
             former = uses.get(fact.other)
             if self._is_output(fact.other) or (former is not None and former.stamp is None):
