@@ -90,6 +90,11 @@ def start(box: Sandbox, how: str, count: int, **environ: str) -> subprocess.Pope
     return subprocess.Popen(command, env=box.environ | environ, cwd=box.folder, **pipes)
 
 
+def held_back(box: Sandbox) -> dict[str, str]:
+    """The environment of a job whose daemon answers when there is a file `ready`."""
+    return {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
+
+
 def ended(job: subprocess.Popen[str]) -> tuple[str, str]:
     said, told = job.communicate(timeout=120)
     assert job.returncode == 0, told
@@ -107,8 +112,7 @@ def hits_of_the_next_job(box: Sandbox, count: int) -> int:
 
 @pytest.mark.parametrize("when", ["middle", "lazy", "stream"])
 def test_what_is_made_while_the_daemon_starts_is_stored(box: Sandbox, when: str) -> None:
-    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
-    said, told = ended(start(box, when, 20, **held_back))
+    said, told = ended(start(box, when, 20, **held_back(box)))
     assert when != "middle" or int(said) > 0, "there are entries as soon as the fill is over"
     assert "cannot be reached" not in told
     assert hits_of_the_next_job(box, 20) == 20
@@ -116,8 +120,7 @@ def test_what_is_made_while_the_daemon_starts_is_stored(box: Sandbox, when: str)
 
 
 def test_jobs_divide_the_work_while_the_daemon_starts(box: Sandbox) -> None:
-    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
-    jobs = [start(box, "divide", 100, **held_back) for _ in range(2)]
+    jobs = [start(box, "divide", 100, **held_back(box)) for _ in range(2)]
     assert [ended(job)[0] for job in jobs] == ["0", "0"]
     assert set(calls(box).values()) == {1} and hits_of_the_next_job(box, 100) == 100
 
@@ -167,8 +170,7 @@ def test_a_notebooks_cell_that_is_run_again_is_a_hit(box: Sandbox) -> None:
     """Also a function that was moved to another cell as it is, while the daemon starts; not an edited one."""
     cells = box.folder / "cells.py"
     cells.write_text(NOTEBOOK)
-    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
-    first = box.python(cells, environ=held_back)
+    first = box.python(cells, environ=held_back(box))
     assert first.stdout.splitlines() == ["50 0 [3, 9]", "0 50 [3, 9]", "0 20 [3, 9]", "50 0 [3, 10]"]
     again = box.python(cells)
     assert again.stdout.splitlines() == ["0 50 [3, 9]", "0 50 [3, 9]", "0 20 [3, 9]", "0 50 [3, 10]"]
@@ -196,8 +198,7 @@ Path("ready").touch()
 def test_what_waits_for_a_daemon_is_a_miss_once_inputs_change(box: Sandbox) -> None:
     script = box.folder / "observed.py"
     script.write_text(OBSERVED)
-    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
-    said = box.python(script, environ=held_back).stdout.splitlines()
+    said = box.python(script, environ=held_back(box)).stdout.splitlines()
     assert said == ["5 [0, 'one']", "0 [0, 'one']", "5 [0, 'two']"]
 
 
@@ -236,8 +237,7 @@ Path("ready").touch()
 def test_what_a_worker_left_is_a_miss_once_inputs_change(box: Sandbox) -> None:
     script = box.folder / "left.py"
     script.write_text(LEFT)
-    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
-    said = box.python(script, environ=held_back).stdout.splitlines()
+    said = box.python(script, environ=held_back(box)).stdout.splitlines()
     assert said == ["0 [0, 'two']", "5 [0, 'one']"]
 
 

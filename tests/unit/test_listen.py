@@ -70,14 +70,6 @@ def test_ctrl_c_ends_the_command_with_one_line(
     assert capsys.readouterr().err == "prepcached: interrupted\n"
 
 
-def test_a_socket_that_nobody_listens_on_is_replaced(tmp_path: Path) -> None:
-    [dead] = listen(settings(tmp_path), {})
-    dead.close()
-    [sock] = listen(settings(tmp_path), {})
-    with sock, socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(tmp_path / "s.sock"))
-
-
 def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path) -> None:
     [sock] = listen(settings(tmp_path), {})
     with sock:

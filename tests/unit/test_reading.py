@@ -66,11 +66,7 @@ def test_shares_have_their_numbers_in_the_stream() -> None:
     assert read_all(range(100), Split(1, 2, 1, 3)) == list(range(3, 100, 6))
 
 
-def test_an_iterator_is_begun_once_and_what_is_not_begins_anew() -> None:
-    once, again = Source(iter([1, 2])), Source(lambda: iter([1, 2]))
-    assert list(once.begin()) == list(again.begin()) == list(again.begin()) == [1, 2]
-    with pytest.raises(RuntimeError, match=r"list_iterator.* has exhausted: pass .* function that returns"):
-        once.begin()
+def test_a_function_that_returns_no_items_is_refused() -> None:
     with pytest.raises(TypeError, match=r"items\(\) returned a NoneType"):
         Source(lambda: None).begin()  # type: ignore[arg-type, return-value]
 
