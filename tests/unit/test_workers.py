@@ -53,8 +53,8 @@ def all_parts(crew: Crew, chunks: list[list[int]]) -> dict[int, list[Part]]:
     for chunk in chunks:
         crew.submit(chunk)
     while crew.pending:
-        part = crew.take()
-        parts.setdefault(part.index, []).append(part)
+        for part in crew.take():
+            parts.setdefault(part.index, []).append(part)
     return parts
 
 
@@ -110,12 +110,12 @@ def test_a_function_may_use_its_memory_again(make: Make, is_expanded: bool) -> N
     crew.submit(range(20))
     found = {}
     while crew.pending:
-        part = crew.take()
-        assert part.error is None
-        found[part.index] = [
-            (s["row"].a.tolist(), s["row"].t.tolist(), list(s["words"][0]), s["view"].tolist())
-            for s in part.samples
-        ]
+        for part in crew.take():
+            assert part.error is None
+            found[part.index] = [
+                (s["row"].a.tolist(), s["row"].t.tolist(), list(s["words"][0]), s["view"].tolist())
+                for s in part.samples
+            ]
     for index, samples in found.items():
         made = [10 * index + step for step in range(3)] if is_expanded else [index]
         assert samples == [([n, n], [n, n], [n], [n]) for n in made]
@@ -205,7 +205,7 @@ else:
 
     crew = Forked(1, Job(preprocess, {}), lambda index: index)
 crew.submit([1])
-part = crew.take()
+(part,) = crew.take()
 if sys.argv[1] == "job":
     if os.fork() == 0:
         os.close(1)
@@ -277,7 +277,7 @@ try:
     crew.submit([1, 2])
     crew.submit([9] if "ignored" in sys.argv else [3])
     while crew.pending:
-        parts.append(crew.take())
+        parts += crew.take()
     crew.close()
 finally:
     print(os.getpid(), [str(part.error) for part in parts if part.error], file=sys.stderr)
@@ -316,8 +316,10 @@ def at_nine(item):
 
 crew = Forked(1, Job(at_nine, {}), lambda index: index)
 crew.submit(range(20))
-while (part := crew.take()).error is None:
-    pass
+failed = []
+while not failed:
+    failed = [part for part in crew.take() if part.error is not None]
+part = failed[0]
 crew.close()
 print(part.index, type(part.error).__name__, part.error)
 """
@@ -367,7 +369,7 @@ def parts_of(crew: Forked) -> list[Part]:
             crew.submit(list(range(first, first + 4)))
         parts = []
         while crew.pending:
-            parts.append(crew.take())
+            parts += crew.take()
         return parts
     finally:
         crew.close()

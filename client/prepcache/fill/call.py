@@ -15,11 +15,13 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from types import TracebackType
+from dataclasses import dataclass, field
+from itertools import chain
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from prepcache.artifact.sample_tree import copied, leaves_of, signature
@@ -37,7 +39,11 @@ if TYPE_CHECKING:
 PART_BYTES = 32 << 20
 """Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
 
+TOGETHER_BYTES = 256 << 10
+"""Samples of several items that are handed over at once; of larger ones, what surrounds a call is little."""
+
 _END = object()
+_UNWATCHED: Any = SimpleNamespace(failure="")
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -56,6 +62,7 @@ class Part:
 
     Args:
         error: what the function raised; `refusal`: why no column can hold a sample.
+        nbytes: about how many bytes its samples hold.
         unobserved: the error because of which something that the function read may not have been seen.
         notices: what the user should be told of the function, new since the last part.
     """
@@ -64,13 +71,16 @@ class Part:
     samples: list[Any]
     is_last: bool
     cost_s: float
+    unobserved: str = ""
+    nbytes: int = 0
     error: BaseException | None = None
     refusal: SampleError | None = None
-    unobserved: str = ""
     notices: tuple[Notice, ...] = ()
 
     def copied(self) -> Part:
-        return replace(self, samples=[copied(sample) for sample in self.samples])
+        """This part, with its samples in memory of its own."""
+        self.samples = [copied(sample) for sample in self.samples]
+        return self
 
     def looked_at(self) -> Part:
         """This part; where its writer would refuse a sample of it, the end of its item, which says so."""
@@ -124,35 +134,98 @@ class Job:
         return samples
 
     def parts(self, index: int, item: Any) -> Iterator[Part]:
+        return chain.from_iterable(self.made([(index, item)]))
+
+    def made(
+        self, chunk: Iterable[tuple[int, Any]], begins: Callable[[int], object] = id
+    ) -> Iterator[list[Part]]:
+        """The parts of some items. Of items without files, as texts and arrays are, many come at a time: what
+        surrounds a call may cost more than the call. An interrupt is raised after what was made before it.
+
+        Args:
+            begins: called with an item's number before the function is.
+        """
+        together: list[tuple[int, Any]] = []
+        for index, item in chunk:
+            paths = [] if self.observer is None else paths_in(item)
+            if not (self.is_expanded or paths):
+                together.append((index, item))
+                continue
+            yield from self._called(together, [], begins)
+            together = []
+            if self.is_expanded:
+                begins(index)
+                yield from self._expanded(index, item, paths)
+            else:
+                yield from self._called([(index, item)], paths, begins)
+        yield from self._called(together, [], begins)
+
+    def _called(
+        self, items: list[tuple[int, Any]], paths: list[str], begins: Callable[[int], object]
+    ) -> Iterator[list[Part]]:
+        todo = deque(items)
+        while todo:
+            parts: list[Part] = []
+            nbytes, failure = 0, None
+            with self._watching(paths) as watch:
+                while todo and failure is None and nbytes < TOGETHER_BYTES:
+                    if parts:
+                        parts[-1].copied()
+                    index, item = todo.popleft()
+                    begins(index)
+                    began = time.perf_counter()
+                    try:
+                        sample = self.function(load(item, self.read), **self.config)
+                    except BaseException as error:  # noqa: BLE001 - the user's function may raise anything
+                        failure = error
+                        continue
+                    cost_s = time.perf_counter() - began
+                    self._note(item, sample)
+                    # What was missed during a call concerns this item; what comes up at the end, all of them.
+                    missed, watch.failure = watch.failure, ""
+                    parts.append(Part(index, [sample], True, cost_s, missed, weight(sample)))
+                    nbytes += parts[-1].nbytes
+            if isinstance(failure, Exception):
+                parts.append(_failed(index, time.perf_counter() - began, failure))
+            if parts:
+                yield self._ended(parts, watch.failure)
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure
+
+    def _expanded(self, index: int, item: Any, paths: list[str]) -> Iterator[list[Part]]:
+        """The parts of an item that expands, which is watched while a sample is made, and not between."""
         began = time.perf_counter()
         try:
-            made, missed = self._watched(item, lambda: self.function(load(item, self.read), **self.config))
-            if not self.is_expanded:
-                cost_s = time.perf_counter() - began
-                self._note(item, made)
-                yield self._last(index, [made], cost_s, missed)
-                return
+            with self._watching(paths) as watch:
+                iterator = iter(self.function(load(item, self.read), **self.config))
+            missed = watch.failure
             samples: list[Any] = []
             nbytes, is_whole = 0, True
-            iterator = iter(made)
             while True:
-                # Not while the part is in other hands.
-                sample, failure = self._watched(item, lambda: next(iterator, _END))
-                missed = missed or failure
+                with self._watching(paths) as watch:
+                    sample = next(iterator, _END)
+                missed = missed or watch.failure
                 if sample is _END:
                     break
                 if nbytes >= PART_BYTES:
-                    yield Part(index, samples, False, time.perf_counter() - began, unobserved=missed)
+                    yield [Part(index, samples, False, time.perf_counter() - began, missed, nbytes)]
                     samples, nbytes, is_whole, began = [], 0, False, time.perf_counter()
                 samples.append(copied(sample))
                 nbytes += weight(sample)
             cost_s = time.perf_counter() - began
             if is_whole:
                 self._note(item, samples)
-            yield self._last(index, samples, cost_s, missed)
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            error.__traceback__ = _from_the_function_on(error.__traceback__)
-            yield Part(index, [], True, time.perf_counter() - began, error)
+            yield self._ended([Part(index, samples, True, cost_s, nbytes=nbytes)], missed)
+        except Exception as error:  # noqa: BLE001 - as above
+            yield [_failed(index, time.perf_counter() - began, error)]
+
+    def _ended(self, parts: list[Part], missed: str) -> list[Part]:
+        """Parts whose watch has ended: it tells what may not have been seen of any of them."""
+        for part in parts:
+            part.unobserved = part.unobserved or missed
+        if self.observer is not None:
+            parts[-1].notices = self.observer.new_notices()
+        return parts
 
     def _note(self, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""
@@ -168,10 +241,6 @@ class Job:
 
         return again
 
-    def _last(self, index: int, samples: list[Any], cost_s: float, missed: str) -> Part:
-        notices = () if self.observer is None else self.observer.new_notices()
-        return Part(index, samples, True, cost_s, unobserved=missed, notices=notices)
-
     def refuse_itself(self) -> None:
         """Refuses to make an item of the data set for the function that is just making one."""
         if self.of and self.of in _CALLED_OF.get():
@@ -186,14 +255,14 @@ class Job:
         begun = [at for (of, pid, _), at in list(_UNDER_WAY.items()) if of == self.of and pid == os.getpid()]
         return bool(begun) and time.monotonic() - min(begun) > PATIENCE_S
 
-    def _watched(self, item: Any, call: Callable[[], Any]) -> tuple[Any, str]:
-        """What the call gives, and why something that it read may not have been seen, or ""."""
+    @contextmanager
+    def _watching(self, paths: list[str]) -> Iterator[Any]:
         with _calling(self.of):
             if self.observer is None:
-                return call(), ""
-            with self.observer.watching(paths_in(item), self.function) as watch:
-                made = call()
-            return made, watch.failure
+                yield _UNWATCHED
+            else:
+                with self.observer.watching(paths, self.function) as watch:
+                    yield watch
 
 
 @contextmanager
@@ -206,6 +275,11 @@ def _calling(of: str) -> Iterator[None]:
     finally:
         _CALLED_OF.reset(token)
         _UNDER_WAY.pop(key, None)
+
+
+def _failed(index: int, cost_s: float, error: Exception) -> Part:
+    error.__traceback__ = _from_the_function_on(error.__traceback__)
+    return Part(index, [], True, cost_s, error=error)
 
 
 def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | None:

@@ -30,7 +30,7 @@ from prepcache.errors import (
     PrepcacheError,
     SampleError,
 )
-from prepcache.fill.call import Part, weight
+from prepcache.fill.call import Part
 from prepcache.fill.commit import Committer, is_full, waiting_bytes
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
 from prepcache.fill.pending import Batch, Collected, Cut, Task
@@ -227,45 +227,53 @@ class Fill:
 
     # -- taking what is made
 
-    def _take(self, part: Part) -> None:
-        if part.refusal is not None:
-            raise self._task.refusal(part.index, part.refusal)
-        if part.error is not None:
-            raise self._task.failure(part)
-        self._filled.notices.extend(part.notices)
+    def _take(self, parts: list[Part]) -> None:
+        for part in parts:
+            if part.refusal is not None:
+                raise self._task.refusal(part.index, part.refusal)
+            if part.error is not None:
+                raise self._task.failure(part)
+            if part.notices:
+                self._filled.notices.extend(part.notices)
+            try:
+                if part.is_last and part.index not in self._unfinished:
+                    self._take_whole(part)
+                else:
+                    self._take_cut(part)
+            except SampleError as error:  # no column can hold it
+                raise self._task.refusal(part.index, error) from None
         self._task.by.job.guard.note_call()
-        cut = self._unfinished.get(part.index)
-        if part.is_last and cut is None:
-            self._take_whole(part)
+        if self._is_flush_due():
+            self._flush()
+
+    def _take_cut(self, part: Part) -> None:
+        index = part.index
+        cut = self._unfinished.setdefault(index, Cut(self._task, index))
+        cut.add(part, self._observed())
+        if not part.is_last:
             return
-        if cut is None:
-            cut = self._unfinished[part.index] = Cut(self._task, part.index)
-        self._named(part.index, lambda: cut.add(part, self._observed()))
-        if part.is_last:
-            del self._unfinished[part.index]
-            self._pace.note(cut.cost_s, cut.nbytes)
-            make = partial(cut.batch, self._share.lease_of(part.index), self._observed())
-            if self._is_refused(part):
-                self._committer.keep(make, cut.indices)
-            else:
-                self._filled.computed.append(part.index)
-                self._hand_in(cut.indices, make)
+        del self._unfinished[index]
+        self._pace.note(cut.cost_s, cut.nbytes)
+        make = partial(cut.batch, self._share.lease_of(index), self._observed())
+        if self._is_refused(part):
+            self._committer.keep(make, cut.indices)
+        else:
+            self._filled.computed.append(index)
+            self._hand_in(cut.indices, make)
 
     def _take_whole(self, part: Part) -> None:
         index = part.index
-        self._pace.note(part.cost_s, weight(part.samples[0]) if part.samples else 0)
+        self._pace.note(part.cost_s, part.nbytes)
         if self._is_refused(part):
             if self._task.by.job.is_expanded:  # it can't be made again on access
-                self._named(index, lambda: self._refused.add(part, None))
+                self._refused.add(part, None)
                 if self._refused.nbytes >= COMMIT_BYTES:
                     self._keep_refused()
             return
         if len(part.samples) == 1 and part.samples[0] is None:
             self._filled.nothing.append(index)
-        self._named(index, lambda: self._collected.add(part, self._share.lease_of(index)))
+        self._collected.add(part, self._share.lease_of(index))
         self._filled.computed.append(index)
-        if self._is_flush_due():
-            self._flush()
 
     def _is_refused(self, part: Part) -> bool:
         """Whether an item's samples are not to be stored: they were made of bytes that its digest does not
@@ -286,13 +294,6 @@ class Fill:
             or len(collected.indices) >= COMMIT_ITEMS
             or collected.leases >= COMMIT_LEASES
         )
-
-    def _named(self, index: int, add: Callable[[], None]) -> None:
-        """Adds a sample; one that no column can hold is refused with its item's name."""
-        try:
-            add()
-        except SampleError as error:
-            raise self._task.refusal(index, error) from None
 
     # -- committing
 

@@ -23,11 +23,12 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
 from typing import Any
@@ -78,7 +79,7 @@ class Crew:
         self.drawn: set[str] = set()
         self._job = job
         self._item_of = item_of
-        self._ready: deque[Part] = deque()
+        self._ready: list[Part] = []
 
     @property
     def has_room(self) -> bool:
@@ -88,13 +89,13 @@ class Crew:
     def submit(self, chunk: Sequence[int]) -> None:
         self.pending += len(chunk)
 
-    def take(self) -> Part:
-        """The next part; waits for it. Only while something is pending."""
+    def take(self) -> list[Part]:
+        """The next parts; waits for some. Only while something is pending."""
         while not self._ready:
             self._receive()
-        part = self._ready.popleft()
-        self.pending -= part.is_last
-        return part
+        parts, self._ready = self._ready, []
+        self.pending -= sum(part.is_last for part in parts)
+        return parts
 
     def _receive(self) -> None:
         raise NotImplementedError
@@ -117,8 +118,7 @@ def crew_of(executor: Executor | None, workers: int, job: Job, item_of: Callable
 class InProcess(Crew):
     def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
-        self._todo: deque[int] = deque()
-        self._parts = self._made()
+        self._parts: Iterator[list[Part]] = iter(())
         self._around = ExitStack()
         self._guard: Guard | None = None
 
@@ -128,18 +128,14 @@ class InProcess(Crew):
 
     def submit(self, chunk: Sequence[int]) -> None:
         super().submit(chunk)
-        self._todo.extend(chunk)
-
-    def _made(self) -> Generator[Part]:
-        while True:
-            index = self._todo.popleft()
-            yield from self._job.parts(index, self._item_of(index))
+        made = self._job.made((index, self._item_of(index)) for index in chunk)
+        self._parts = chain(self._parts, made)
 
     def _receive(self) -> None:
         if self._guard is None:
             self._around.enter_context(self._job.filling())
             self._guard = self._around.enter_context(Guard())
-        self._ready.append(next(self._parts))
+        self._ready += next(self._parts)
 
     def observed(self) -> list[dict[str, Any]]:
         if self._guard is not None:
@@ -148,8 +144,7 @@ class InProcess(Crew):
 
     def close(self) -> None:
         super().close()
-        self._todo.clear()
-        self._parts.close()
+        self._parts = iter(())
         if self._guard is not None:
             self.drawn |= self._guard.check()
         self._around.close()
@@ -183,13 +178,13 @@ class InExecutor(Crew):
         for future in done:
             chunk = self._chunks.pop(future)
             if (error := future.exception()) is not None:
-                self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
+                self._ready += (Part(index, [], True, 0.0, error=error) for index in chunk)
                 continue
             parts, observed, changed, drawn = future.result()
             self.drawn |= drawn
             self._job.add(Input(**row) for row in observed)
             self._job.guard.note(changed)
-            self._ready.extend(parts)
+            self._ready += parts
 
     def close(self) -> None:
         for future in self._chunks:
@@ -207,11 +202,9 @@ def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> Made:
     watched = Guard().__enter__()
     parts: list[Part] = []
     with job.filling():
-        for index, item in chunk:
-            for part in job.parts(index, item):
-                parts.append(part.copied().looked_at())
-                if parts[-1].is_last:
-                    break
+        for some in job.made(chunk):
+            if not (parts and parts[-1].refusal and parts[-1].index == some[0].index):  # its item is over
+                parts += [part.copied().looked_at() for part in some]
     return parts, job.observed(), changed, watched.check()
 
 
@@ -222,7 +215,7 @@ class _Worker:
     pid: int
     pipe: Connection
     at: mmap.mmap
-    chunks: deque[list[int]] = field(default_factory=deque)
+    chunks: deque[deque[int]] = field(default_factory=deque)
 
     def tell(self, chunk: list[int] | None) -> None:
         """Its next items, or that it is to end: that the pipe closes it may not see, where another thread was
@@ -247,7 +240,7 @@ class Forked(Crew):
         if not self._workers:
             self._start()
         idlest = min(self._workers, key=lambda worker: len(worker.chunks))
-        idlest.chunks.append(list(chunk))
+        idlest.chunks.append(deque(chunk))
         idlest.tell(list(chunk))
         super().submit(chunk)
 
@@ -264,15 +257,14 @@ class Forked(Crew):
         except (EOFError, ConnectionResetError):
             self._bury(worker)
             return
-        parts = [_loaded(raw) for raw in sent]
         self._job.add(observed)
         self.drawn |= drawn
-        for part in parts:
+        for part in (part for raw in sent for part in _loaded(raw)):
+            self._ready.append(part)
             if part.is_last:
-                worker.chunks[0].remove(part.index)
+                worker.chunks[0].popleft()
                 if not worker.chunks[0]:
                     worker.chunks.popleft()
-        self._ready.extend(parts)
 
     def _bury(self, worker: _Worker) -> None:
         """Says which item a dead worker was at, and gives its other items back as failed with it."""
@@ -288,7 +280,7 @@ class Forked(Crew):
         )
         at = int.from_bytes(worker.at[:_AT_BYTES], sys.byteorder)
         items = sorted((i for chunk in worker.chunks for i in chunk), key=lambda i: i != at)
-        self._ready.extend(Part(i, [], True, 0.0, error=error) for i in items)
+        self._ready += (Part(i, [], True, 0.0, error=error) for i in items)
 
     def _start(self) -> None:
         _flush_output()  # else each child prints again what the job has printed so far
@@ -365,45 +357,49 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
         waiting.clear()
         nbytes = 0
 
+    ended = -1
+    """An item with a part that does not pickle: its other parts are left out."""
+
+    def begins(index: int) -> None:
+        at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
+
     with job.filling(), Guard() as watched:
         while (chunk := pipe.recv()) is not None:
-            for index in chunk:
-                at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
-                for made in _parts(job, index, item_of(index)):
-                    raw, is_last = _dumped(made)
-                    waiting.append(raw)
-                    nbytes += len(raw)
-                    if not is_last or nbytes >= WAITING_BYTES:
+            try:
+                for parts in job.made(((index, item_of(index)) for index in chunk), begins):
+                    if parts[0].index == ended:
+                        continue
+                    raw, ended = _dumped(parts)
+                    waiting += raw
+                    nbytes += sum(map(len, raw))
+                    if not parts[-1].is_last or nbytes >= WAITING_BYTES:
                         send()
-                    if is_last:
-                        break
+            except (SystemExit, KeyboardInterrupt) as error:  # the function's, which would end the process
+                index = int.from_bytes(at[:_AT_BYTES], sys.byteorder)
+                waiting.append(_dump([Part(index, [], True, 0.0, error=error)]))
             if waiting:
                 send()
-
-
-def _parts(job: Job, index: int, item: Any) -> Iterator[Part]:
-    """As the job's; what would end a process is the function's error here."""
-    try:
-        yield from job.parts(index, item)
-    except (SystemExit, KeyboardInterrupt) as error:
-        yield Part(index, [], True, 0.0, error)
 
 
 # -- parts on their way from a forked worker
 
 
-def _dumped(part: Part) -> tuple[bytes, bool]:
-    """A part as a copy in bytes, for `_loaded`, and whether it is the last one of its item: a part that does
-    not pickle ends its item, with what its writer says of it."""
+def _dumped(parts: list[Part]) -> tuple[list[bytes], int]:
+    """Parts as copies in bytes, for `_loaded`, and the item of one that does not pickle, or -1. That part is
+    its last, and has what its writer says of it."""
     try:
-        return _dump(part), part.is_last
+        return [_dump(parts)], -1
     except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
-        end = part.looked_at()
-        return _dump(end if end.refusal is not None else Part(part.index, [], True, part.cost_s, error)), True
+        if len(parts) > 1:
+            return [raw for part in parts for raw in _dumped([part])[0]], -1
+        end = parts[0].looked_at()
+        if end.refusal is None:
+            end = Part(end.index, [], True, end.cost_s, error=error)
+        return [_dump([end])], end.index
 
 
-def _loaded(raw: bytes) -> Part:
-    return Part(*pickle.loads(raw))
+def _loaded(raw: bytes) -> Iterator[Part]:
+    return (Part(*fields) for fields in pickle.loads(raw))
 
 
 class _Pickler(pickle.Pickler):
@@ -429,13 +425,10 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     return torch.frombuffer(raw, dtype=getattr(torch, dtype.removeprefix("torch."))).reshape(shape)
 
 
-def _dump(part: Part) -> bytes:
-    """A part as a pickle of its fields: its own takes Python code at both ends."""
-    part, stream = _picklable(part), io.BytesIO()
-    fields = (
-        part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal, part.unobserved,
-        part.notices,
-    )  # fmt: skip
+def _dump(parts: list[Part]) -> bytes:
+    """Parts as a pickle of their fields: their own takes Python code at both ends."""
+    stream = io.BytesIO()
+    fields = [tuple(getattr(_picklable(part), name) for name in Part.__slots__) for part in parts]
     _Pickler(stream, protocol=5).dump(fields)
     return stream.getvalue()
 
@@ -451,4 +444,4 @@ def _picklable(part: Part) -> Part:
     except Exception:  # noqa: BLE001 - a foreign exception's own pickling may raise anything
         error = RuntimeError(f"{type(error).__qualname__}: {error}")
     error.add_note(note)
-    return Part(part.index, [], True, part.cost_s, error)
+    return Part(part.index, [], True, part.cost_s, error=error)
