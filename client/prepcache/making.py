@@ -14,7 +14,8 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Making:
     def prepare(self, positions: range | None) -> View | None:
         """Fills up what is missing, or only what is at these positions; where items expand, a view of all."""
         self.on_access.run()  # into files of this job, where the fill finds it
-        with self._by.artifacts.filling:
+        with self._filling():
             missing = self._catalogue.missing
             if positions is not None:
                 wanted = self._catalogue.distinct.inverse[positions.start :: positions.step]
@@ -89,6 +90,20 @@ class Making:
                 text = f"{self._by.name} yielded no sample for any of {which}: is a yield missing?"
                 self._by.say(text, is_wrong=True)
             return view
+
+    @contextmanager
+    def _filling(self) -> Iterator[None]:
+        """While this thread fills: one at a time."""
+        by = self._by
+        if not by.artifacts.filling.acquire(blocking=not by.is_in_executor):
+            raise RuntimeError(
+                f"{by.name}: this thread belongs to executor=, which is preprocessing the items: it would "
+                "wait for itself forever. Prepare the data set in another thread, or pass another executor"
+            )
+        try:
+            yield
+        finally:
+            by.artifacts.filling.release()
 
     def _whole_view(self) -> View:
         """A view of all samples; an artifact that was purged since the fill is made again."""

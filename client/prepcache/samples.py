@@ -109,8 +109,9 @@ class Preprocessing:
             self.artifacts.session.progress(self.recipe, done, total)
 
     def executor_here(self) -> Executor | None:
-        """What calls the function; a forked worker has none of the threads that feed it."""
-        return self.executor if os.getpid() == self.opened_in else None
+        """What calls the function; none for one of its own threads, which would wait for itself, and none in a
+        forked worker, which has no thread that feeds it."""
+        return None if self.is_in_executor or os.getpid() != self.opened_in else self.executor
 
     @property
     def may_fill(self) -> bool:
@@ -125,20 +126,11 @@ class Preprocessing:
     @property
     def may_wait_for_others(self) -> bool:
         """Whether a thread that waits for others' items may wait for itself."""
-        return self.job.may_wait_for_others or (self.artifacts.filling.locked() and self._is_in_executor)
+        return self.job.may_wait_for_others or (self.artifacts.filling.locked() and self.is_in_executor)
 
     @property
-    def _is_in_executor(self) -> bool:
-        return threading.current_thread() in getattr(self.executor_here(), "_threads", ())
-
-    def refuse_own_executor(self) -> None:
-        """Refuses to have items made by a pool of threads for one of these threads."""
-        if self._is_in_executor:
-            raise RuntimeError(
-                f"{self.name}: this thread belongs to executor=, which is to preprocess the items: it would "
-                "wait for itself forever. Open and prepare the data set in another thread, or pass another "
-                "executor"
-            )
+    def is_in_executor(self) -> bool:
+        return threading.current_thread() in getattr(self.executor, "_threads", ())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "executor": None}
@@ -257,9 +249,7 @@ class Samples:
         """
         self.by.job.refuse_itself()
         self._is_part = positions is not None
-        if len(self.catalogue.missing):
-            self.by.refuse_own_executor()
-        elif not self.is_expanded:
+        if not (len(self.catalogue.missing) or self.is_expanded):
             return
         try:
             if (view := self.making.prepare(positions)) is not None:

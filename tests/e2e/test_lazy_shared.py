@@ -192,9 +192,10 @@ def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(
     with ThreadPoolExecutor(1) as pool:
         options: Any = {"code": None, "version": "1", "lazy": True, "progress": False, "client": client}
         ds = CachedDataset(range(4), lambda item: called.append(item) or item, executor=pool, **options)
-        reading = pool.submit(read)
+        reading, preparing = pool.submit(read), pool.submit(ds.prepare)
         ds.prepare()
         assert reading.result() == 0
+        assert "it would wait for itself forever" in str(preparing.exception())
     assert list(ds) == [0, 1, 2, 3] and sorted(called) == [0, 0, 1, 2, 3]
 
 

@@ -198,6 +198,27 @@ def test_who_is_declined_waits_for_threads_that_look(bench: Bench, monkeypatch: 
     assert granted == {1: (0,), 2: (0,)}
 
 
+def test_what_waits_for_threads_that_look_is_charged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "DROPS_S", 2.0)
+    bench.session.resolve(SomeRecipe())
+    budget, is_looking, is_over = bench.session.budget, threading.Event(), threading.Event()
+
+    def looks() -> None:
+        with bench.session.heartbeat.looking():
+            is_looking.set()
+            is_over.wait(60)
+
+    thread = threading.Thread(target=looks)
+    thread.start()
+    assert is_looking.wait(60)
+    bench.world.said["POST leases"] = lambda request: reply({"is_declined": True, "reason": "no room"})
+    budget.charge(budget.remaining_s - 0.5)
+    assert bench.session.lease(RECIPE, 0, items(1), want=1).is_declined
+    is_over.set()
+    thread.join(60)
+    assert budget.remaining_s < 0.3, "all but what every answer may take"
+
+
 def test_who_is_declined_waits_for_a_beat_that_tells_drops(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,7 +246,10 @@ class Session:
 
         Another thread may be looking through an answer, which holds all that it names: it is waited for.
         """
-        self.heartbeat.await_looks(waits.DROPS_S)
+        own_s, began = self._own_s(), time.monotonic()
+        self.heartbeat.await_looks(min(waits.DROPS_S, own_s or self.budget.remaining_s))
+        if not own_s:
+            self.budget.charge(time.monotonic() - began - waits.FREE_S)
         try:
             if (header := self.header) is not None and self.heartbeat.dropped:
                 self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
