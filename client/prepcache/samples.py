@@ -109,8 +109,8 @@ class Preprocessing:
             self.artifacts.session.progress(self.recipe, done, total)
 
     def executor_here(self) -> Executor | None:
-        """What calls the function; none for one of its own threads, which would wait for itself, and none in a
-        forked worker, which has no thread that feeds it."""
+        """What calls the function: none for one of its own threads, which would wait for itself, and none in
+        a forked worker, which has no thread that feeds it."""
         return None if self.is_in_executor or os.getpid() != self.opened_in else self.executor
 
     @property

@@ -369,8 +369,6 @@ class Committer:
                     is_last = until is not None and batch.left is None and parent_process() is None
                     if batch.share is None and not is_last and lost - self._made_by_others(batch):
                         raise _NotYet
-                    if batch.share is not None:
-                        batch.share.has_lost = True
                     batch.leave(lost, self._task.producer)
                 if not batch.indices:
                     return None

@@ -49,8 +49,7 @@ POLL_S = 0.25
 SOON_S = 1.0
 """What was made is committed so soon: other jobs, and workers of this one, may wait for it."""
 LEASE_FROM_S = 2e-3
-"""An item that costs less, and is asked for alone, is leased when it is committed, as asking takes as long,
-until others are seen to make the same."""
+"""An item that costs less, and is asked for alone, is leased when it is committed: asking takes as long."""
 
 Call = Callable[[int], tuple[Part, bool]]
 """Makes the sample of a distinct item; whether that may be kept."""
@@ -156,7 +155,7 @@ class OnAccess:
         """What may be made of these now; nothing where others had them, who were waited for."""
         share, among = self._share, np.asarray(todo)
         is_cheap = 0 < self._pace.item_s < LEASE_FROM_S
-        if is_single and is_cheap and not (share.holders or share.has_lost):
+        if is_single and is_cheap:
             share.take_cheap(todo)
             return todo
         share.want(todo)

@@ -124,7 +124,6 @@ class Share:
     Attributes:
         holders: the jobs that have items which were asked for last.
         is_waited_for: others wait for what this job has made.
-        has_lost: others had taken what this job had made.
         reason: why nothing is granted any more, or "".
         taken: how many items other jobs had at the last answer: made and not committed yet, or to be made.
         locks: under which this job makes items in an outage.
@@ -140,7 +139,7 @@ class Share:
     ) -> None:
         self.pace = pace
         self.holders: tuple[wire.Holder, ...] = ()
-        self.is_waited_for = self.has_lost = False
+        self.is_waited_for = False
         self.reason = ""
         self.taken = 0
         self.locks = BucketLocks(artifacts.recipe.digest)
