@@ -26,7 +26,7 @@ from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.item_batches import ItemEncoder, digest_of, digests_of, is_library
 from prepcache.keys.markers import rebuild
-from prepcache.keys.paths import PathRules, Read, check_reading, looks_like_path
+from prepcache.keys.paths import PathRules, Read, check_reading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 BLOCK_ITEMS = 16_384
 """Items worked on together: enough for numpy to pay, little enough to keep memory small."""
-_NUMBERS = (int, float, bool)
 
 log = logging.getLogger("prepcache")
 
@@ -189,8 +188,6 @@ class Stamps:
             return []  # no item can name a file
         before = self._hashes[self._ends[i - 1] if i else 0 : self._ends[i]].tolist()
         item = self._items[i]
-        if not before and (type(item) in _NUMBERS or (type(item) is str and not looks_like_path(item))):
-            return []  # nothing in it could change
         try:
             names, now = self._hasher.probe(item)
             if now == before:
