@@ -31,7 +31,7 @@ from prepcache.fill.input_guard import SHOWN, Originals
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pending import Task
 from prepcache.fill.recipe_guard import line
-from prepcache.fill.workers import crew_of
+from prepcache.fill.workers import workers_of
 from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
 from prepcache.index.view import View
 from prepcache.keys.randomness import Guard, describe
@@ -122,8 +122,8 @@ class Making:
         try:
             self._originals.compare(todo)
             self._try_one(int(todo[0]))
-            crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item)
-            fill = Fill(self._task, crew, progress, self.committer, todo)
+            workers = workers_of(by.executor_here(), by.num_workers, by.job, self._originals.item)
+            fill = Fill(self._task, workers, progress, self.committer, todo)
             with by.job.guard.filling():
                 filled = fill.run()
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:

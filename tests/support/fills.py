@@ -17,7 +17,7 @@ from prepcache.fill.commit import Committer
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pending import Collected, Task
-from prepcache.fill.workers import Crew, InProcess
+from prepcache.fill.workers import InProcess, Workers
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Catalogue, Distinct, rows_of
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
@@ -135,14 +135,14 @@ class Bench:
         by: Any = By(self.artifacts, self.job)
         return Task(by, self.catalogue, originals)
 
-    def fill(self, crew: Crew | None = None, *, budget: int | None = None) -> Filled:
+    def fill(self, workers: Workers | None = None, *, budget: int | None = None) -> Filled:
         self.artifacts.budget = budget or self.artifacts.budget
-        crew = crew or InProcess(self.job, self.item_of)
+        workers = workers or InProcess(self.job, self.item_of)
         task = self.task()
         self.committer = Committer(task)
         todo = self.catalogue.missing
         watcher: Any = self.watcher
-        return Fill(task, crew, watcher, self.committer, todo).run()
+        return Fill(task, workers, watcher, self.committer, todo).run()
 
     def missing(self) -> list[int]:
         """What it would make."""

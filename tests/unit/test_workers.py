@@ -23,19 +23,19 @@ import torch
 import prepcache
 from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
-from prepcache.fill.workers import Crew, Forked, InExecutor, InProcess
+from prepcache.fill.workers import Forked, InExecutor, InProcess, Workers
 from prepcache.keys.markers import Plain, Tree
 
-Make = Callable[[Job, Callable[[int], Any]], Crew]
+Make = Callable[[Job, Callable[[int], Any]], Workers]
 
 
 @pytest.fixture(params=["alone", "forked", "hired"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     with ThreadPoolExecutor(2) as pool:
-        crews: list[Crew] = []
+        crews: list[Workers] = []
 
-        def build(job: Job, item_of: Callable[[int], Any]) -> Crew:
-            kinds: dict[str, Callable[[], Crew]] = {
+        def build(job: Job, item_of: Callable[[int], Any]) -> Workers:
+            kinds: dict[str, Callable[[], Workers]] = {
                 "alone": lambda: InProcess(job, item_of),
                 "forked": lambda: Forked(2, job, item_of),
                 "hired": lambda: InExecutor(pool, job, item_of),
@@ -48,7 +48,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
             crew.close()
 
 
-def all_parts(crew: Crew, chunks: list[list[int]]) -> dict[int, list[Part]]:
+def all_parts(crew: Workers, chunks: list[list[int]]) -> dict[int, list[Part]]:
     parts: dict[int, list[Part]] = {}
     for chunk in chunks:
         crew.submit(chunk)

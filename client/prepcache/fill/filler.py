@@ -36,7 +36,7 @@ from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pac
 from prepcache.fill.pending import Batch, Collected, Cut, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
-from prepcache.fill.workers import Crew
+from prepcache.fill.workers import Workers
 from prepcache.index.item_index import Array
 from prepcache.keys.observation.context import Notice
 from prepcache.protocol.observed import with_draws
@@ -79,12 +79,12 @@ class Filled:
 
 
 class Fill:
-    """One run over the missing items `todo` of one data set; closes the crew at the end."""
+    """One run over the missing items `todo` of one data set; closes the workers at the end."""
 
     def __init__(
         self,
         task: Task,
-        crew: Crew,
+        workers: Workers,
         watcher: Progress,
         committer: Committer,
         todo: Array,
@@ -92,11 +92,11 @@ class Fill:
         self._task = task
         self._artifacts = task.by.artifacts
         self._session = self._artifacts.sharing
-        self._crew = crew
+        self._workers = workers
         self._watcher = watcher
         self._committer = committer
         self._filled = Filled()
-        self._pace = Pace(crew.slots)
+        self._pace = Pace(workers.slots)
         self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
         self._collected, self._refused = Collected(task), Collected(task)
@@ -114,7 +114,7 @@ class Fill:
                     self._report_progress()
             finally:
                 try:  # an interrupt may come twice
-                    self._crew.close()
+                    self._workers.close()
                     self._keep_refused()
                     self._flush()
                     self._committer.wait()
@@ -125,7 +125,7 @@ class Fill:
             self._committer.end_filling()  # what is made on access may be stored
         filled = self._filled
         filled.computed = np.setdiff1d(filled.computed, filled.waited).tolist()
-        filled.late, filled.drawn = self._committer.late_items, self._crew.drawn
+        filled.late, filled.drawn = self._committer.late_items, self._workers.drawn
         filled.seconds = self._pace.cost_s
         self._report_progress()
         return filled
@@ -137,8 +137,8 @@ class Fill:
             self._feed()
         elif self._task.by.job.is_expanded:
             self._feed_alone()
-        if self._crew.pending:
-            self._take(self._crew.take())
+        if self._workers.pending:
+            self._take(self._workers.take())
             return True
         if self._is_stopped or not self._session.is_away:  # in an outage each file would take a descriptor
             self._flush()
@@ -160,8 +160,8 @@ class Fill:
     # -- getting work
 
     def _feed(self) -> None:
-        """Hands leased items to the crew; leases more when they run out."""
-        while self._crew.has_room and not self._is_stopped:
+        """Hands leased items to the workers; leases more when they run out."""
+        while self._workers.has_room and not self._is_stopped:
             lapsed = []  # before they were begun
             while self._queue and not self._share.is_ours(self._queue[0]):
                 lapsed.append(self._queue.popleft())
@@ -174,17 +174,17 @@ class Fill:
     def _feed_alone(self) -> None:
         """Sharing is over, but how many samples an item gives is known only by expanding it."""
         if not self._is_alone:
-            if self._crew.pending or self._collected.indices:
+            if self._workers.pending or self._collected.indices:
                 return  # what was leased is committed first
             self._is_alone = True
             self._suit_cache()
         self._queue.extend(self._share.take_rest())
-        while self._crew.has_room and self._queue:
+        while self._workers.has_room and self._queue:
             self._submit_chunk()
 
     def _submit_chunk(self) -> None:
         count = min(self._pace.chunk(len(self._queue)), len(self._queue))
-        self._crew.submit([self._queue.popleft() for _ in range(count)])
+        self._workers.submit([self._queue.popleft() for _ in range(count)])
 
     def _lease(self) -> bool:
         granted = self._ask(self._share.take)
@@ -202,7 +202,7 @@ class Fill:
     def _ask(self, ask: Callable[[int], list[int]]) -> bool:
         """Queues what is granted; whether anything is. Sharing ends where there is no room for it, and where
         the daemon is gone or fails; the job goes on."""
-        coming = int(self._crew.pending * self._pace.item_bytes)
+        coming = int(self._workers.pending * self._pace.item_bytes)
         granted: list[int] = []
         try:
             granted = ask(self._collected.nbytes + coming + FILE_BYTES)
@@ -320,7 +320,7 @@ class Fill:
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read, and the generators that it drew from."""
-        return with_draws(self._crew.observed(), self._crew.drawn)
+        return with_draws(self._workers.observed(), self._workers.drawn)
 
     def _hand_in(self, indices: list[int], make: Callable[[], Batch]) -> None:
         self._pace.uncommitted_s = 0.0

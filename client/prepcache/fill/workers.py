@@ -1,14 +1,14 @@
 """Calling the preprocessing function: here, in forked workers, or in somebody's executor.
 
-Every crew takes chunks of distinct items and gives their parts (call.py) back one by one.
+Each kind takes chunks of distinct items and gives their parts (call.py) back in lists.
 
 Invariants:
     1. The parts of one item come in order and from one worker.
-    2. A function that raises gives a part with the error in it; the crew itself goes on.
+    2. A function that raises gives a part with the error in it; the others go on.
     3. Forked workers inherit the function and the items: neither need be picklable. They use no session
        and no descriptor of the parent's but their own pipe, and end when they are told so, or that closes.
     4. No other process has an end of a pipe, whatever forks it: the death of one side would not be seen, and
-       a crew that closes would wait for what another thread of the job's has forked.
+       closing would wait for what another thread of the job's has forked.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Made = tuple[list[Part], list[dict[str, Any]], list[str], set[str]]
 in the recipe and is another there, and the generators that it drew from, where no other thread may have."""
 
 
-class Crew:
+class Workers:
     """Calls the function for chunks of items.
 
     Attributes:
@@ -109,13 +109,13 @@ class Crew:
         self.pending = 0
 
 
-def crew_of(executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any]) -> Crew:
+def workers_of(executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any]) -> Workers:
     if executor is not None:
         return InExecutor(executor, job, item_of)
     return Forked(workers, job, item_of) if workers > 0 else InProcess(job, item_of)
 
 
-class InProcess(Crew):
+class InProcess(Workers):
     def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
         self._parts: Iterator[list[Part]] = iter(())
@@ -150,7 +150,7 @@ class InProcess(Crew):
         self._around.close()
 
 
-class InExecutor(Crew):
+class InExecutor(Workers):
     """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
 
     def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any]) -> None:
@@ -224,7 +224,7 @@ class _Worker:
             self.pipe.send(chunk)
 
 
-class Forked(Crew):
+class Forked(Workers):
     """Forked workers of our own; started by the first chunk."""
 
     def __init__(self, workers: int, job: Job, item_of: Callable[[int], Any]) -> None:
