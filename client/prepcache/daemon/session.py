@@ -246,10 +246,9 @@ class Session:
 
         Another thread may be looking through an answer, which holds all that it names: it is waited for.
         """
-        own_s, began = self._own_s(), time.monotonic()
-        self.heartbeat.await_looks(min(waits.DROPS_S, own_s or self.budget.remaining_s))
-        if not own_s:
-            self.budget.charge(time.monotonic() - began - waits.FREE_S)
+        budget, began = self._budget_here(), time.monotonic()
+        self.heartbeat.await_looks(min(waits.DROPS_S, budget.remaining_s))
+        budget.charge(time.monotonic() - began - waits.FREE_S)
         try:
             if (header := self.header) is not None and self.heartbeat.dropped:
                 self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
