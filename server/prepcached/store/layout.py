@@ -42,7 +42,6 @@ README = (
 )
 
 _STAGED = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}\.[0-9A-Za-z][0-9A-Za-z_.-]{0,99}\Z")
-_OTHER_LAYOUT = re.compile(r"v(\d{1,6})\Z")
 
 
 def staged_name(name: str) -> str:
@@ -62,12 +61,6 @@ def is_staged_name(name: str) -> bool:
 
 def session_of(staged: str) -> str:
     return staged.partition(".")[0]
-
-
-def other_layout(name: str) -> int | None:
-    """The layout version of a folder in the root that is not this version's, else None."""
-    match = _OTHER_LAYOUT.match(name)
-    return int(match[1]) if match and int(match[1]) != VERSION else None
 
 
 class Layout:

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shlex
 import stat
@@ -21,7 +22,7 @@ from os import PathLike
 
 from prepcache import errors
 from prepcached.store import durable
-from prepcached.store.layout import CACHEDIR_TAG, README, Layout, other_layout
+from prepcached.store.layout import CACHEDIR_TAG, README, Layout
 from prepcached.store.records import Limits
 
 GIB = 1 << 30
@@ -144,7 +145,8 @@ class Root:
     def _check_no_other_layout(self) -> None:
         for name in os.listdir(self.layout.root):
             path = os.path.join(self.layout.root, name)
-            if other_layout(name) is not None and os.path.isdir(path):
+            is_other = re.fullmatch(r"v\d+", name) and path != self.layout.versioned
+            if is_other and os.path.isdir(path):
                 raise _unusable(
                     self.layout,
                     f"has a folder {name} of another version of prepcached, which this one cannot use: "

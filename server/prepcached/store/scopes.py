@@ -37,13 +37,9 @@ def is_scope(text: str) -> bool:
     return _SCOPE.match(text) is not None
 
 
-def is_scoped(text: str) -> bool:
-    return is_hex64(digest(text)) and is_scope(scope_of(text))
-
-
 def split(recipe: str) -> tuple[bytes, str]:
     """A scoped recipe as the index has it: its digest's bytes, and its scope; BadRequest if it is none."""
-    if not is_scoped(recipe):
+    if not (is_hex64(digest(recipe)) and is_scope(scope_of(recipe))):
         raise errors.BadRequest(
             f"{recipe[:80]!r} is not a recipe digest: 64 lower-case hex digits", field="recipe"
         )
