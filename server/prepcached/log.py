@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -63,9 +64,11 @@ class JournalHandler(logging.StreamHandler[TextIO]):
 
 
 def configure(level: str, log_format: str = "text", environ: Mapping[str, str] = os.environ) -> None:
-    stderr = os.fstat(2)
-    # The variable alone may be one that a job has inherited: systemd.exec(5).
-    is_journal = environ.get("JOURNAL_STREAM") == f"{stderr.st_dev}:{stderr.st_ino}"
+    is_journal = False
+    with contextlib.suppress(OSError):  # it may be closed
+        stderr = os.fstat(2)
+        # The variable alone may be one that a job has inherited: systemd.exec(5).
+        is_journal = environ.get("JOURNAL_STREAM") == f"{stderr.st_dev}:{stderr.st_ino}"
     handler = JournalHandler() if is_journal else logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()

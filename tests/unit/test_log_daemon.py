@@ -48,3 +48,8 @@ def test_lines_for_the_journal_begin_with_their_priority(offset: int, begins: li
         subprocess.run([sys.executable, "-c", code], env=environ, stderr=theirs, check=True)
         os.close(theirs)
         assert [line[:3] for line in lines] == begins
+
+
+def test_a_closed_standard_error_ends_no_daemon() -> None:
+    code = "import logging; from prepcached import log; log.configure('warning'); logging.error('a')"
+    subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code], check=True)

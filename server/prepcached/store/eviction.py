@@ -238,7 +238,10 @@ def make_room_ahead(core: Core) -> None:
         _evict_pieces(core, short, owner)
     free = core.disk.free_bytes()
     with core.memory:
-        short = core.ledger.shortfall(core.ledger.headroom(free), free) if core.idle_bytes() > 0 else 0
+        merging = core.ledger.merging_bytes  # nothing goes for a merge, its parts least of all
+        free += merging
+        ahead = core.ledger.headroom(free) - merging
+        short = core.ledger.shortfall(ahead, free) if core.idle_bytes() > 0 else 0
     _evict_pieces(core, short)
 
 
@@ -280,13 +283,13 @@ def room(
     core: Core, size_bytes: int, owner: int | None = None, *, placed_bytes: int = 0, may_evict: bool = True
 ) -> Iterator[None]:
     """Reserves room for a write, of a user's quota too, evicting if needed, or declines; gives it back.
-    `placed_bytes` of these are on the disk already."""
+    `placed_bytes` of these are on the disk already. Not `may_evict`: for a merge."""
     _reserve(core, size_bytes, owner, placed_bytes, may_evict)
     try:
         yield
     finally:
         with core.memory:
-            _promise(core, -size_bytes, -placed_bytes)
+            _promise(core, -size_bytes, -placed_bytes, may_evict)
 
 
 def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, may_evict: bool) -> None:
@@ -296,7 +299,7 @@ def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, 
             short = core.ledger.shortfall(size_bytes, free, placed_bytes)
             own = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
             if short <= 0 and own <= 0:
-                return _promise(core, size_bytes, placed_bytes)
+                return _promise(core, size_bytes, placed_bytes, may_evict)
         if not attempts_left or not (evict(core, own, owner) if own > 0 else evict(core, short)):
             break
     with core.memory:
@@ -307,9 +310,10 @@ def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, 
     raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=limit)
 
 
-def _promise(core: Core, size_bytes: int, placed_bytes: int) -> None:
+def _promise(core: Core, size_bytes: int, placed_bytes: int, may_evict: bool) -> None:
     core.ledger.reserved_bytes += size_bytes
     core.ledger.placed_bytes += placed_bytes
+    core.ledger.merging_bytes += 0 if may_evict else size_bytes
 
 
 @contextlib.contextmanager

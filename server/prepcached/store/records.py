@@ -119,7 +119,8 @@ class Stats(Counters):
 
 @dataclass(slots=True)
 class Ledger:
-    """Bytes on disk by what they are, and the limits; `placed_bytes` are reserved and on disk already."""
+    """Bytes on disk by what they are, and the limits. Of the reserved bytes `placed_bytes` are on disk
+    already, and merges give `merging_bytes` back."""
 
     max_bytes: int
     min_free_bytes: int
@@ -128,6 +129,7 @@ class Ledger:
     staged_bytes: int = 0
     reserved_bytes: int = 0
     placed_bytes: int = 0
+    merging_bytes: int = 0
 
     @property
     def on_disk(self) -> int:

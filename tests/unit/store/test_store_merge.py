@@ -164,6 +164,28 @@ def test_a_merge_that_may_be_larger_than_its_parts_fits(
     assert store.stats().reserved_bytes == 0
 
 
+@pytest.mark.parametrize("limit", ["budget", "disk"])
+def test_nothing_is_evicted_while_a_merge_is_written(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    store = open_store(Limits(max_bytes=(2 * FANOUT + 1) * BLOCK, min_free_bytes=0))
+    for name in range(FANOUT):
+        put(store, name)
+    join, evicted = artifact.merge, []
+
+    def evict_ahead_meanwhile(*given: Any, **kinds: Any) -> Any:
+        if limit == "disk":  # half of it is written
+            store.set_limits(Limits(max_bytes=1 << 40, min_free_bytes=0))
+            monkeypatch.setattr(store.disk, "free_bytes", lambda: 5 * BLOCK)
+        store.maintain()
+        evicted.append(store.stats().evictions)
+        return join(*given, **kinds)
+
+    monkeypatch.setattr(artifact, "merge", evict_ahead_meanwhile)
+    assert store.merge_some() and evicted == [0]
+    assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
+
+
 DAMAGE = {"cut": lambda raw: raw[:-8], "one bit": lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]), "lost": None}
 """One wrong bit too: the merged file would have a digest of its own, by which all is right."""
 
