@@ -271,11 +271,12 @@ class _Pad(_Collate):
             begin, end = column.bounds(batch.numbers)
             lengths = end - begin if unit == 1 else (end - begin) // unit
             width, gap = self._width(lengths), longest  # which another thread may replace with a shorter one
-            if width * row_bytes > len(gap):
-                gap = longest = _padding(self.value, dtype, 2 * width * unit)
+            sizes = ((width - lengths) * row_bytes).tolist()
+            if (most := max(sizes)) > len(gap):
+                gap = longest = _padding(self.value, dtype, 2 * most // dtype.itemsize)
             pieces: list[Any] = [None] * (2 * len(lengths))
             pieces[at::2] = column.pieces(batch.numbers, begin, end)
-            pieces[1 - at :: 2] = [gap[:size] for size in ((width - lengths) * row_bytes).tolist()]
+            pieces[1 - at :: 2] = [gap[:size] for size in sizes]
             values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
             return self._with(to_tensor(values.reshape(len(lengths), width, *tail)), lengths)
 

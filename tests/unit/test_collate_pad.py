@@ -115,6 +115,19 @@ def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
     assert len(addresses) <= 2
 
 
+def test_rows_of_one_length_need_no_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long rows, one a batch, must not cost twice their size."""
+    rows = rows_of(tmp_path, [torch.ones(n) for n in (100_000, 100_000, 99_990)])
+    full, sizes = torch.full, [0]
+    monkeypatch.setattr(torch, "full", lambda size, *a, **kw: sizes.append(size[0]) or full(size, *a, **kw))
+    collate = pad_collate()
+    for indices in ([0], [1], [0, 1]):
+        assert collate(rows.take(indices)).shape == (len(indices), 100_000)
+    assert max(sizes) == 1
+    assert collate(rows.take([0, 2]))[1, -11:].tolist() == [1.0, *[0.0] * 10]
+    assert max(sizes) == 20
+
+
 def test_collations_travel_to_workers() -> None:
     for collate in (pad_collate(1, side="left", leaves={"a": -1}), pack_collate(leaves=["a"])):
         assert pickle.loads(pickle.dumps(collate)) == collate
