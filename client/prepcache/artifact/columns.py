@@ -54,6 +54,7 @@ _TORCH = {
     "float8_e8m0fnu": ("F8_E8M0", "|u1"),
     "float8_e4m3fnuz": ("F8_E4M3FNUZ", "|u1"),
     "float8_e5m2fnuz": ("F8_E5M2FNUZ", "|u1"),
+    "float4_e2m1fn_x2": ("U8", "|u1"),  # two numbers a byte: safetensors counts halves
 }
 """torch dtype -> (safetensors dtype, numpy dtype that holds it)."""
 
