@@ -51,6 +51,15 @@ def slow_commits(
         may_go_on.set()
 
 
+def pidfds() -> int:
+    """How many processes this one, which serves too, watches."""
+    links = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(str(fd.readlink()))
+    return sum("pidfd" in link for link in links)
+
+
 def test_a_session_ends_with_its_process(tmp_path: Path) -> None:
     """By the kernel's word alone: the clock stands still."""
     code = """if True:
@@ -63,13 +72,14 @@ def test_a_session_ends_with_its_process(tmp_path: Path) -> None:
         print(connection.getresponse().status, flush=True)
         input()"""
     with serving(tmp_path, Clock(1000.0)) as served:
-        other = served.job("other")
+        other, watched = served.job("other"), pidfds()
         command = [sys.executable, "-c", code, str(served.uds)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None and child.stdout.readline() == b"201\n"
             assert [one.name for one in served.daemon.sessions.values()] == ["other", "child"]
             child.kill()
         assert wait_until(lambda: [one.name for one in list(served.daemon.sessions.values())] == ["other"])
+        assert wait_until(lambda: pidfds() == watched), "its pidfd is closed"
         assert other.heartbeat().status_code == 200
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from prepcache import CachedDataset, Client
 from prepcache.daemon.http import Transport
-from prepcache.errors import DaemonUnreachable, NotFound
+from prepcache.errors import DaemonUnreachable, NotFound, StoreError
 from prepcache.report import NOT_KNOWN
 from support.jobs import Jobs
 
@@ -210,7 +210,10 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     assert states == [("same", "same"), ("same", "changed"), ("incomplete", "same")]
 
 
-@pytest.mark.parametrize("error", [DaemonUnreachable("gone", why="broken"), NotFound("no such endpoint")])
+@pytest.mark.parametrize(
+    "error",
+    [DaemonUnreachable("gone", why="broken"), NotFound("no such endpoint"), StoreError("the disk says no")],
+)
 def test_a_daemon_that_does_not_explain_is_no_error(
     client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

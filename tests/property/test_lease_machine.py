@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from prepcache.errors import LeaseLapsed
-from prepcached.leases import MIN_SPAN_S, STALL_S, Commit, Lease, LeaseTable
+from prepcached.leases import Commit, Lease, LeaseTable
 
 ITEMS = [bytes([n]) * 32 for n in range(4)]
 RECIPES = ("r1", "r2")
 SESSIONS = ("s1", "s2")
+MIN_SPAN_S, STALL_S = 15.0, 600.0  # as the contract has them, not the table
 some_items = st.lists(st.sampled_from(ITEMS), min_size=1, max_size=4, unique=True)
 
 
