@@ -107,6 +107,7 @@ SABOTAGES = [
     Sabotage("a touch keeps no hold", "prepcached.store.records:Holds.touch", gives([]), "tests/unit/store/test_store_eviction.py::test_a_hold_nobody_touched_for_long_is_weak"),
     Sabotage("an eviction does not look again at holds", "prepcached.store.eviction:idle_still", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_is_wanted_since_it_was_chosen_stays"),
     Sabotage("room is not given back", "prepcached.store.eviction:_promise", lambda f: lambda core, size, *of: f(core, abs(size), *of), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
+    Sabotage("eviction ahead makes room for merges", "prepcached.store.eviction:_promise", lambda f: lambda core, size, placed, may_evict: f(core, size, placed, True), "tests/unit/store/test_store_merge.py::test_nothing_is_evicted_while_a_merge_is_written"),
     # durability
     Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_kill.py::test_each_step_is_durable_before_the_next"),
     Sabotage("a staged file is not synced", "prepcached.store.staging:os", without("fsync"), "tests/crash/test_store_kill.py::test_each_step_is_durable_before_the_next"),

@@ -64,6 +64,7 @@ echo "a root that it may not write to: the first job $(job alice 1)"
 echo "  the next job $(job alice 2); one without a cache $(PREPCACHE=off job alice 3)"
 while [ "$(systemctl show --property ActiveState --value prepcached)" != failed ]; do sleep 0.5; done
 systemctl is-active --quiet prepcached.socket && false
+said err | grep "cannot hold a store" > /dev/null
 echo "given up after $(systemctl show --property NRestarts --value prepcached) restarts, its socket is down: a job $(job bob 4)"
 
 sed -i 's,^root = .*,root = "/var/cache/prepcache",' /etc/prepcache/prepcached.toml
