@@ -126,7 +126,14 @@ class Preprocessing:
     @property
     def may_wait_for_others(self) -> bool:
         """Whether a thread that waits for others' items may wait for itself."""
-        return self.job.may_wait_for_others or (self.artifacts.filling.locked() and self.is_in_executor)
+        return self.job.may_wait_for_others or self.is_awaited
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether this thread belongs to executor=, for which a fill of this process waits."""
+        from prepcache.fill.workers import is_in_use
+
+        return self.is_in_executor and is_in_use(self.executor)
 
     @property
     def is_in_executor(self) -> bool:

@@ -195,9 +195,12 @@ class Fill:
 
     def _wait(self) -> None:
         """Waits until others commit or give up what they hold. If they stand still, the daemon ends their
-        leases."""
-        self._watcher.waiting(self._share.holders, self._share.open)
+        leases, but for those that may wait for this thread."""
+        before = self._share.open
+        self._watcher.waiting(self._share.holders, before)
         self._ask(partial(self._share.wait, WAIT_S))
+        if self._share.open == before and self._task.by.is_awaited:
+            self._stop("other threads make them, and wait for executor=, to which this thread belongs")
 
     def _ask(self, ask: Callable[[int], list[int]]) -> bool:
         """Queues what is granted; whether anything is. Sharing ends where there is no room for it, and where
