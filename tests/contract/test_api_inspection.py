@@ -118,7 +118,7 @@ def test_the_log_says_who_purged_how_much(
     assert [line.partition(",")[0] for line in said] == ["uid 0 purged 1 entry", "uid 0 purged 2 entries"]
 
 
-@pytest.mark.parametrize("body", [{}, {"all": False}, {"all": True, "recipe": RECIPE}])
+@pytest.mark.parametrize("body", [{}, {"all": False}, {"all": True, "recipe": RECIPE}, {"produced_by": ""}])
 def test_a_purge_must_say_what(served: Serving, body: dict[str, object]) -> None:
     put(served.store, "a")
     answer = served.http().post("/v1/purge", json=body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -171,6 +172,16 @@ def test_a_root_that_cannot_be_made_is_named(make: Callable[..., Launcher], tmp_
         make().start()
 
 
+def test_the_daemon_of_another_root_is_not_this_ones(make: Callable[..., Launcher], tmp_path: Path) -> None:
+    launcher = make()
+    launcher.start()
+    other = Launcher(tmp_path / "other", {})
+    other.root.mkdir()
+    shutil.copy(launcher.root / launcher_module.LOCK_NAME, other.root)  # as after a restart of the machine
+    told(launcher.root)
+    assert launcher.is_running and not other.is_running
+
+
 def test_a_foreign_lock_file_is_not_taken_for_a_daemon(make: Callable[..., Launcher], tmp_path: Path) -> None:
     launcher = make()
     launcher.root.mkdir(mode=0o700)
@@ -227,7 +238,8 @@ def test_an_old_or_a_stopped_daemon_is_not_starting(make: Callable[..., Launcher
     launcher.root.mkdir(parents=True, exist_ok=True)
     lock = launcher.root / launcher_module.LOCK_NAME
     code = "import signal; print(flush=True); signal.pause()"
-    with subprocess.Popen([sys.executable, "-c", code, "prepcached"], stdout=subprocess.PIPE) as daemon:
+    command = [sys.executable, "-c", code, "prepcached", "--uds", str(launcher.socket)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as daemon:
         try:
             assert daemon.stdout is not None and daemon.stdout.readline()
             lock.write_text(f"{daemon.pid:<20}")

@@ -178,7 +178,8 @@ class Launcher(Endpoint):
         """What /proc says of it; "" where it is gone, or its id is now that of another program."""
         with contextlib.suppress(OSError, ValueError):
             folder = Path(f"/proc/{int((self.root / LOCK_NAME).read_text(encoding='ascii'))}")
-            if b"prepcached" in (folder / "cmdline").read_bytes():  # a zombie's is empty
+            # A zombie's is empty; the daemon of another root, too, may have got its id.
+            if os.fsencode(self.socket) in (folder / "cmdline").read_bytes().split(b"\0"):
                 return (folder / file).read_text(errors="surrogateescape")
         return ""
 

@@ -158,7 +158,7 @@ class EntryFilter(Message, frozen=True):
     recipe: Token | None = None
     owner: Whole | None = None
     older_than_s: Amount | None = None
-    produced_by: Text | None = None
+    produced_by: Annotated[Text, msgspec.Meta(min_length=1)] | None = None
     is_pinned: bool | None = None
     key: Token | None = None
 
