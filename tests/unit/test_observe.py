@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.fill.call import Job
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.recipes import recipe
 from support.observing import Observed, Watched
@@ -251,6 +252,22 @@ def test_a_known_file_changed_while_it_is_read_never_matches(project: Project) -
         for change in (int, lambda: pool.submit(path.write_text, "two").result()):
             call(change)
     assert call.digests == {"project:v.txt": CHANGED}
+
+
+@pytest.mark.parametrize("look", ["os.listdir(HERE / 'data')", "os.path.exists(HERE / 'data/b.txt')"])
+def test_what_items_called_together_see_must_be_alike(project: Project, look: str) -> None:
+    """A file is there for one of them, and gone again for the next."""
+    path = project.put("data/a.txt", "a").with_name("b.txt")
+    call = Observed(project, f"def f(x, step):\n    step(x)\n    return {look}")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # its thread works for no function
+        steps = [int, path.touch, path.unlink]
+        config = {"step": lambda item: pool.submit(steps[item]).result()}
+        assert call.recipe.preprocess is not None
+        job = Job(call.recipe.preprocess, config, observer=call.observer)
+        first, second, third = [part.samples[0] for some in job.made(enumerate(range(3))) for part in some]
+    assert first == third != second
+    assert [row["digest"] for row in call.observer.taken()] == [CHANGED]
 
 
 @pytest.mark.parametrize("is_own", [False, True])

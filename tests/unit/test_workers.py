@@ -83,6 +83,54 @@ def test_an_error_of_one_item_leaves_the_others(make: Make) -> None:
     assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
 
 
+def test_slow_samples_are_given_as_they_are_made(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a chunk that takes longer than was expected waits for its end."""
+    monkeypatch.setattr(call, "TOGETHER_S", 1e-9)
+    monkeypatch.setattr(workers, "WAITING_S", 0.0)
+    crew = make(Job(lambda item: item, {}), lambda index: index)
+    if isinstance(crew, InExecutor):
+        pytest.skip("an executor gives a chunk at once")
+    crew.submit(range(20))
+    given = []
+    while crew.pending:
+        given.append([part.index for part in crew.take()])
+    assert [index for indices in given for index in indices] == [*range(20)]
+    assert isinstance(crew, Forked) or given == [[i] for i in range(20)]
+
+
+def test_what_tells_no_size_leaves_the_others(make: Make) -> None:
+    class Closed:
+        @property
+        def nbytes(self) -> int:
+            raise ValueError("closed")
+
+    parts = all_parts(
+        make(Job(lambda item: Closed() if item == 2 else item, {}), lambda i: i), [[0, 1, 2, 3]]
+    )
+    assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
+    assert [part.index for part in parts[2]] == [2]
+
+
+def test_few_large_items_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a dataset that loads them as it is asked."""
+    monkeypatch.setattr(call, "TOGETHER_BYTES", 1000)
+    read: list[int] = []
+    ahead: list[int] = []
+
+    def load(index: int) -> Any:
+        read.append(index)
+        return np.full(50, index)
+
+    def called(item: Any) -> Any:
+        ahead.append(len(read) - int(item[0]))
+        return int(item[0])
+
+    crew = InProcess(Job(called, {}), load)
+    assert len(all_parts(crew, [[*range(100)]])) == 100
+    crew.close()
+    assert max(ahead) < 5
+
+
 Row = namedtuple("Row", ["a", "t"])
 
 

@@ -40,10 +40,13 @@ PART_BYTES = 32 << 20
 """Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
 
 TOGETHER_BYTES = 256 << 10
-"""Samples of several items that are handed over at once; of larger ones, what surrounds a call is little."""
+"""Several items that are called together, and their samples that are handed over at once, hold about so much
+at most; of larger ones, what surrounds a call is little."""
+TOGETHER_S = 0.1
+"""Samples are handed over after so long: what is slow is shown, and committed, as it is made."""
 
 _END = object()
-_UNWATCHED: Any = SimpleNamespace(failure="")
+_UNWATCHED: Any = SimpleNamespace(failure="", facts=())
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -139,25 +142,28 @@ class Job:
     def made(
         self, chunk: Iterable[tuple[int, Any]], begins: Callable[[int], object] = id
     ) -> Iterator[list[Part]]:
-        """The parts of some items. Of items without files, as texts and arrays are, many come at a time: what
-        surrounds a call may cost more than the call. An interrupt is raised after what was made before it.
+        """The parts of some items. Of items without files, as texts and arrays are, many come at a time while
+        the function reads nothing: what surrounds a call may cost more than the call. An interrupt is raised
+        after what was made before it.
 
         Args:
             begins: called with an item's number before the function is.
         """
         together: list[tuple[int, Any]] = []
+        nbytes = 0
         for index, item in chunk:
             paths = [] if self.observer is None else paths_in(item)
-            if not (self.is_expanded or paths):
-                together.append((index, item))
-                continue
-            yield from self._called(together, [], begins)
-            together = []
+            if self.is_expanded or paths or nbytes >= TOGETHER_BYTES:
+                yield from self._called(together, [], begins)
+                together, nbytes = [], 0
             if self.is_expanded:
                 begins(index)
                 yield from self._expanded(index, item, paths)
-            else:
+            elif paths:
                 yield from self._called([(index, item)], paths, begins)
+            else:
+                together.append((index, item))
+                nbytes += weight(item)
         yield from self._called(together, [], begins)
 
     def _called(
@@ -166,9 +172,9 @@ class Job:
         todo = deque(items)
         while todo:
             parts: list[Part] = []
-            nbytes, failure = 0, None
+            nbytes, spent_s, failure = 0, 0.0, None
             with self._watching(paths) as watch:
-                while todo and failure is None and nbytes < TOGETHER_BYTES:
+                while todo and failure is None and nbytes < TOGETHER_BYTES and spent_s < TOGETHER_S:
                     if parts:
                         parts[-1].copied()
                     index, item = todo.popleft()
@@ -185,6 +191,9 @@ class Job:
                     missed, watch.failure = watch.failure, ""
                     parts.append(Part(index, [sample], True, cost_s, missed, weight(sample)))
                     nbytes += parts[-1].nbytes
+                    spent_s += cost_s
+                    if watch.facts:  # it may change before the next item uses it: each has a watch of its own
+                        break
             if isinstance(failure, Exception):
                 parts.append(_failed(index, time.perf_counter() - began, failure))
             if parts:
@@ -328,7 +337,7 @@ def weight(sample: Any) -> int:
     for _, leaf in leaves_of(sample):
         try:
             nbytes = getattr(leaf, "nbytes", None)
-        except RuntimeError:  # of a sparse tensor
+        except Exception:  # noqa: BLE001 - of a sparse tensor, or a closed file
             continue
         is_text = isinstance(leaf, str | bytes)
         total += nbytes if isinstance(nbytes, int) else 64 + (len(leaf) if is_text else 0)

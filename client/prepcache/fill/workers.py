@@ -20,6 +20,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections import deque
@@ -41,6 +42,8 @@ from prepcache.keys.randomness import Guard
 
 WAITING_BYTES = 8 << 20
 """A worker sends what it has made of a chunk, or so much of it at once: a message costs both some 1.4 ms."""
+WAITING_S = 1.0
+"""It sends after so long, too: a chunk may take far longer than was expected."""
 CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
 
@@ -357,13 +360,13 @@ def _flush_output() -> None:
 
 def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], Any]) -> None:
     waiting: list[bytes] = []
-    nbytes = 0
+    nbytes, sent = 0, time.monotonic()
 
     def send() -> None:
-        nonlocal nbytes
+        nonlocal nbytes, sent
         pipe.send((waiting, job.news(), watched.check()))
         waiting.clear()
-        nbytes = 0
+        nbytes, sent = 0, time.monotonic()
 
     ended = -1
     """An item with a part that does not pickle: its other parts are left out."""
@@ -380,7 +383,8 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
                     raw, ended = _dumped(parts)
                     waiting += raw
                     nbytes += sum(map(len, raw))
-                    if not parts[-1].is_last or nbytes >= WAITING_BYTES:
+                    is_due = nbytes >= WAITING_BYTES or time.monotonic() - sent >= WAITING_S
+                    if is_due or not parts[-1].is_last:
                         send()
             except (SystemExit, KeyboardInterrupt) as error:  # the function's, which would end the process
                 index = int.from_bytes(at[:_AT_BYTES], sys.byteorder)
