@@ -149,6 +149,39 @@ def test_what_is_not_read_of_a_module_looked_up_does_not_count(project: Project,
     assert not [label for label in made.parts["code"]["values"] if label.startswith("other.")]
 
 
+HELD = {
+    "a generator": "(n for n in ())",
+    "one in an object": "A((n for n in ()))",
+    "one beside a number": "[(n for n in ()), 1]",
+    "methods of two objects in a set": "{A(1).m, A(2).m}",
+}
+
+
+@BOTH
+@pytest.mark.parametrize("held", HELD)
+def test_what_a_computed_name_may_lead_to_is_not_refused(project: Project, held: str, code: str) -> None:
+    """What stands beside what has no stable bytes counts as it is."""
+    source = "class A:\n    def __init__(self, k): self.k = k\n    def m(self): return self.k\n"
+    project.write(prep=COMPUTED["sys.modules[...]"], helper=f"{source}_SIZE = [{HELD[held]}, A(0)]")
+    function = project.load().f
+    helper, digests = importlib.import_module("helper"), []
+    for helper._SIZE[1].k in (1, 1, 2):
+        digests.append(recipe(function, code=code).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+@BOTH
+def test_names_that_an_imported_module_binds_are_not_looked_up(project: Project, code: str) -> None:
+    project.write(
+        prep=COMPUTED["in a module that it imports"],
+        late="SIZES = [1]\ndef g(x): return __import__('hel' + x)._SIZE",
+        other="SIZES = 1",
+    )
+    function = project.load().f
+    importlib.import_module("other")
+    assert "other.SIZES" not in recipe(function, code=code).parts["code"]["values"]
+
+
 def test_a_value_has_its_place_in_config_first(project: Project) -> None:
     """Whatever is loaded: a module that may be looked up counts after all else."""
     project.write(prep=COMPUTED["sys.modules[...]"], helper="class A: pass\n_SIZE = A()\n_SIZE.k = 1")

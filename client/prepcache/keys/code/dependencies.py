@@ -63,6 +63,7 @@ class Dependencies:
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
+        is_of_loaded: whether only a computed name may lead to what is counted; none of it is refused.
         generators: places of random generators that perhaps nobody gave a seed.
     """
 
@@ -84,7 +85,7 @@ class Dependencies:
         self.sources: dict[str, str] = {}
         self.codes: dict[str, list[CodeType]] = {}
         self.ignored: set[str] = set()
-        self.leaves_out = self.is_again = False
+        self.leaves_out = self.is_again = self.is_of_loaded = False
         self.root = root
         self.texts: set[str] = set()
         self.unstable: dict[str, UnkeyableError] = {}
@@ -133,7 +134,7 @@ class Dependencies:
     def add_loaded(self) -> None:
         """Counts what a module may be looked up for by a name that code computes. Comes last: a value has its
         place in what leads to it for certain."""
-        count = -1
+        self.is_of_loaded, count = True, -1
         while dynamic_lookups.ANY in self.asked.topics and count != len(self.values):
             count = len(self.values)
             self.modules.count_loaded(self)
@@ -226,6 +227,8 @@ class Dependencies:
             self.count_value(label + step, value, owner, is_attribute=True, of=of)
 
     def _visit_beyond(self, label: str, pairs: Parts, row: str, depth: int, of: Of) -> None:
+        if depth > MOST_DEPTH and self.is_of_loaded:
+            return
         if depth > MOST_DEPTH:
             raise UnkeyableError(f"{row}: it is nested too deeply", path=row)
         encoder = ValueEncoder(self, is_config=of[0], row=row, depth=depth)
@@ -237,8 +240,7 @@ class Dependencies:
                 try:
                     encoder.write(value, hasher.update, f"{label}.{name}", opaque_depth=1, is_key=of[1])
                 except UnkeyableError as error:
-                    self.unstable[row + OBJECTS] = error
-                    hasher.update(text_bytes(identity_of(value)))
+                    hasher.update(text_bytes(self.stand_in(row + OBJECTS, value, error)))
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
@@ -271,8 +273,7 @@ class Dependencies:
             encoder.write(value, hasher.update, unique, opaque_depth=1, is_key=of[1])
             digest = hasher.hexdigest()
         except UnkeyableError as error:
-            self.unstable[unique] = error
-            digest = identity_of(value)
+            digest = self.stand_in(unique, value, error)
         known = self.labels.known(value)
         is_object = known in self.objects
         is_held = known is None or is_object
@@ -285,6 +286,13 @@ class Dependencies:
             kind=object if is_any else type(value),
             is_attribute=is_attribute,
         )
+
+    def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:
+        """What stands for a value without stable bytes: its identity, or its class if none is refused."""
+        if self.is_of_loaded:
+            return labels.class_module_label(type(value)) + "." + type(value).__qualname__
+        self.unstable.setdefault(label, error)
+        return identity_of(value)
 
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
@@ -353,7 +361,7 @@ class Dependencies:
 
     def _give(self, value: Any, wanted: str, by: ValueEncoder | None) -> str:
         label = self.labels.give(value, wanted)
-        if label != wanted and by is not None and by.set_depth:
+        if label != wanted and by is not None and by.set_depth and not self.is_of_loaded:
             raise by.refuse(f"a set gives no order to two things named {wanted}: use a list or a tuple")
         return label
 

@@ -91,7 +91,7 @@ class ModuleState:
         names = set(walk.asked.texts)
         for function in walk.labels.functions():
             names |= attributes_beyond(function.__code__, function.__globals__)
-        names = names.union(*(source.names for source in self._whole.values()))
+        names = names.union(*(attributes_beyond(code, {}) for code in self.codes()))
         found = self._graph.loaded_of_project
         self.is_followed |= bool(found)
         self.loaded.update(found)

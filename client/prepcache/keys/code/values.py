@@ -247,8 +247,7 @@ class ValueEncoder(Encoder):
         is_row = label in self._walk.values  # not so a leaf of the config
         if not is_row or self._unstable > _MOST_IDENTITIES:
             return False
-        self._walk.unstable.setdefault(label, error)
-        put(b"?" + text_bytes(identity_of(value)))
+        put(b"?" + text_bytes(self._walk.stand_in(label, value, error)))
         return True
 
     def put_object(self, value: Any, put: Put) -> None:
