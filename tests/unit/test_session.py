@@ -10,6 +10,7 @@ import pytest
 
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
+from prepcache.daemon.launcher import Endpoint
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
@@ -404,6 +405,30 @@ def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(
     for _ in range(12):
         assert bench.session.wait_at_end() == 0.0
     assert sum(waited) + waits.LEAST_S == 0.75
+
+
+def test_at_its_end_a_job_says_why_its_daemon_did_not_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Dying(Endpoint):
+        looks = 0
+        is_listening = False
+
+        @property
+        def is_starting(self) -> bool:
+            self.looks += 1
+            return self.looks == 1
+
+        def start(self, *, is_reading: bool = False) -> bool:
+            raise DaemonUnreachable("it exited at once")
+
+    session = bench.session
+    monkeypatch.setattr(session.client, "endpoint", Dying(session.client.endpoint.address))
+    monkeypatch.setattr(session.heartbeat, "look", lambda: None)
+    monkeypatch.setattr(session.heartbeat, "wait", lambda seconds: None)
+    session.budget.give_up(session.client.url, "the daemon is starting", is_final=False, is_quiet=True)
+    assert session.wait_at_end() == 0.0
+    assert "it exited at once" in caplog.messages[-1]
 
 
 def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -500,6 +500,8 @@ class Session:
             if not starts:
                 given_s = self.budget.spend_away(given_s) if self.client.endpoint.is_listening else 0.0
             if not given_s:
+                if has_started:
+                    self.start_again()  # says why the one that started has ended
                 return 0.0
             self.heartbeat.look()
             self.heartbeat.wait(given_s)
