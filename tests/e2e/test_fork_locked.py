@@ -7,6 +7,7 @@ from support.jobs import Jobs
 LOCKED = """
 import gc, pickle, signal
 import torch
+from prepcache.daemon.session import Session
 
 KINDS = (type(threading.Lock()), type(threading.RLock()))
 
@@ -52,6 +53,10 @@ def hold():
     for lock in taken:
         lock.release()
 
+def headers():
+    return {one.header for one in Session._all.values()}
+
+theirs = headers()
 holder = threading.Thread(target=hold, daemon=True)
 holder.start()
 held.wait()
@@ -66,6 +71,7 @@ if (child := os.fork()) == 0:
     assert int(pickle.loads(pickle.dumps(lazy))[5][0]) == 105
     opened(1000)
     lazy._samples.on_access.flush()
+    assert theirs.isdisjoint(headers()), "a child has sessions of its own"
     os._exit(0)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 over.set()
