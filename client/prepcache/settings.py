@@ -131,7 +131,7 @@ def _say_unknown(environ: Mapping[str, str]) -> None:
             continue
         _said.add(name)
         close = difflib.get_close_matches(name, (*_VARIABLES, *_OF_THE_DAEMON), 1, cutoff=0.9)
-        known = f"did you mean {close[0]}?" if close else f"known are {', '.join(_VARIABLES)}"
+        known = f"did you mean {close[0]}?" if close else f"known are PREPCACHE, {', '.join(_VARIABLES)}"
         if is_first_rank() and parent_process() is None:
             log.warning("prepcache: the variable %s is not known and does nothing: %s", name, known)
 

@@ -24,7 +24,7 @@ from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE, RECIPE
 
 Run = Callable[..., "Ended"]
-NOTHING = "nothing to remove: there is no such entry that you may remove"
+NOTHING = "nothing to remove: no entry matches that you may remove"
 
 
 @dataclass

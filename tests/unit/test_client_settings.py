@@ -78,7 +78,7 @@ def test_a_misspelt_variable_is_named_once_with_the_right_one(
     said = [record.getMessage() for record in caplog.records]
     assert (
         len(said) == 3
-        and "PREPCACHE_COLOUR is not known and does nothing: known are PREPCACHE_URL" in said[0]
+        and "PREPCACHE_COLOUR is not known and does nothing: known are PREPCACHE, PREPCACHE_URL" in said[0]
     )
     assert "PREPCACHE_ROOT is not known and does nothing: did you mean PREPCACHED_ROOT?" in said[1]
     assert "did you mean PREPCACHE_TOKEN?" in said[2]

@@ -418,7 +418,7 @@ def _digits(text: str, what: str, otherwise: str) -> str:
 def _outcome(gone: inspection.Purged, dry_run: bool, free_bytes: int | None) -> str:
     if not gone.entries:
         free = " and that is neither pinned nor in use" if free_bytes else ""
-        return f"nothing to remove: there is no such entry that you may remove{free}"
+        return f"nothing to remove: no entry matches that you may remove{free}"
     return f"{'would remove' if dry_run else 'removed'} {_amount(gone)}"
 
 

@@ -292,8 +292,8 @@ class Launcher(Endpoint):
         if not names or started == [""]:
             return ""
         return (
-            f"ignored: {', '.join(names)}: the daemon that runs was started with other settings; after "
-            "`prepcached stop` the next job starts one that has these"
+            f"ignored: {', '.join(names)}: the daemon that runs was started without; check with "
+            "`prepcached serve --check-config`, then after `prepcached stop` the next job has these"
         )
 
     def told_error(self) -> str:
