@@ -254,7 +254,8 @@ def _numpy_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.names is not None:
         raise _Refused("structured arrays cannot be stored; return {name: x[name] for name in x.dtype.names}")
     if columns.describe_dtype(dtype) is None:
-        raise _Refused(f"numpy dtype {dtype!r} cannot be stored; convert it to numbers, or return x.tolist()")
+        way_out = "convert it to numbers, as x.astype(float), or return x.tolist()"
+        raise _Refused(f"numpy dtype {dtype!r} cannot be stored; {way_out}")
     return dtype.newbyteorder("=")
 
 
