@@ -107,6 +107,7 @@ COMPUTED = {
     "modules by its name": "import sys\ndef f(x): return getattr(sys, 'modules')['hel' + x]._SIZE",
     "an attribute by its name": "import sys\ndef f(x): return getattr(sys.modules['hel' + x], '_SIZE')",
     "an attribute by a name in a global": "import sys\nN = '_SIZE'\ndef f(x): return getattr(sys.modules['hel' + x], N)",
+    "a path of attributes": "import sys\nfrom operator import attrgetter\ndef f(x): return attrgetter('_SIZE.real')(sys.modules['hel' + x])",
     "in a global that it binds": "import sys\ndef f(x):\n    global m\n    m = sys.modules['hel' + x]\n    return m._SIZE",
     "__import__": "def f(x): return __import__('hel' + x)._SIZE",
     "__import__ of builtins": "import builtins\ndef f(x): return builtins.__import__('hel' + x)._SIZE",

@@ -88,7 +88,7 @@ class ModuleState:
     def count_loaded(self, walk: Dependencies) -> None:
         """Counts all that is loaded of the project, by its files and what it holds under names by which code
         that counts may read attributes of it: a computed name may lead to any of it."""
-        names = set(walk.asked.texts)
+        names = {text.partition(".")[0] for text in walk.asked.texts}  # `attrgetter("cfg.size")`
         for function in walk.labels.functions():
             names |= attributes_beyond(function.__code__, function.__globals__)
         names = names.union(*(attributes_beyond(code, {}) for code in self.codes()))
