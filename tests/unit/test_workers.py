@@ -25,6 +25,9 @@ from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
 from prepcache.fill.workers import Forked, InExecutor, InProcess, Workers
 from prepcache.keys.markers import Plain, Tree
+from prepcache.keys.observation import audit
+from prepcache.keys.observation.observer import Observer
+from prepcache.keys.recipes import recipe
 
 Make = Callable[[Job, Callable[[int], Any]], Workers]
 
@@ -109,6 +112,22 @@ def test_what_tells_no_size_leaves_the_others(make: Make) -> None:
     )
     assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
     assert [part.index for part in parts[2]] == [2]
+
+
+def test_bytes_read_unseen_are_those_of_one_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several that were called together."""
+    read = [0]
+    monkeypatch.setattr(audit, "_bytes_read", lambda: read[0])
+    monkeypatch.setattr(audit, "is_alone", lambda: True)
+    monkeypatch.setattr(audit, "_size_of", lambda path: 0)
+
+    def reads(item: int) -> int:
+        read[0] += 200
+        return item
+
+    job = Job(reads, {}, observer=Observer(recipe(len)))
+    for _ in range(3):
+        assert [part.notices for some in job.made(enumerate(range(100))) for part in some] == [()] * 100
 
 
 def test_few_large_items_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,7 @@ class Job:
                     spent_s += cost_s
                     if watch.facts:  # it may change before the next item uses it: each has a watch of its own
                         break
+                watch.calls = max(1, len(parts))
             if isinstance(failure, Exception):
                 parts.append(_failed(index, time.perf_counter() - began, failure))
             if parts:

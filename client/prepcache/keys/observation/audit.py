@@ -236,7 +236,7 @@ class UnseenReads:
             return
         with contextlib.suppress(OSError):  # no more files can be opened
             own = (*watch.items, *(f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")))
-            unseen = now - before - watch.opened_bytes - sum(map(_size_of, own))
+            unseen = (now - before - watch.opened_bytes - sum(map(_size_of, own))) // watch.calls
             if unseen > SLACK_BYTES:
                 self._items += 1
                 self._size = unseen

@@ -87,6 +87,7 @@ class Watch:
         failure: why something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         programs: those that were started.
+        calls: how many items the function was called with.
         older: the threads that ran when it began. They work for others, but for those in `_State.young`.
     """
 
@@ -97,6 +98,7 @@ class Watch:
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
     has_connected: bool = False
+    calls: int = 1
     older: Sequence[threading.Thread] = ()
     is_on: bool = True
     _links: tuple[str, ...] | None = None
