@@ -134,6 +134,11 @@ class Progress:
         self._tell(self._there + computed + waited, self._total)
         self._show(now, "")
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all items have been made or found, though a full cache may not have kept them."""
+        return self._there + self._computed + self._waited >= self._total
+
     def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
         who = ", ".join(
             f"{holder.who} ({holder.done:,} of {holder.total:,})" if holder.total else holder.who

@@ -217,7 +217,7 @@ class Samples:
         if artifacts.session.is_by_path:  # a download would keep the beat waiting
             self.look()
         progress.advance(*self.tally.made_since_opening(), self.tally.item_bytes)
-        if not len(self.catalogue.missing):
+        if progress.is_over or not len(self.catalogue.missing):
             self._progress = None
             progress.close()
 

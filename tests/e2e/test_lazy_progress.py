@@ -59,3 +59,33 @@ def test_lazy_progress_leaves_a_terminal_to_the_job(jobs: Jobs) -> None:
             seen.until(f"prepcache: ds: {there} of 60 items")
             seen.type(b"go\n")
         assert seen.ended() == 0 and seen.is_left_alone, seen.drawn
+
+
+CHANGED = """
+from prepcache.daemon.session import Session
+
+waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
+beats, told = threading.Semaphore(0), []
+
+def progress(self, recipe, done, total):
+    told.append((done, total))
+
+Session.progress = progress
+path = Path("item")
+path.write_text("1")
+ds = prepcache.CachedDataset([path], Path.read_text, name="ds", code=None, version="1", lazy=True)
+path.write_text("22")
+assert ds[0] == "22"
+ds._samples.by.artifacts.session.heartbeat.on_beat.add(lambda: beats.release())
+beats.acquire(), beats.acquire()
+assert told[-1] == (1, 1), told
+seen = len(told)
+for _ in range(5):
+    beats.acquire()
+assert len(told) == seen, "no more is to come, though the sample is not stored"
+tell(ds)
+"""
+
+
+def test_lazy_progress_ends_where_samples_are_not_stored(jobs: Jobs) -> None:
+    jobs.run(jobs.write(CHANGED))
