@@ -124,9 +124,13 @@ class Progress:
         self._is_bar = bool(is_wanted) and is_drawable and not is_background
         tell(there, total)  # the first item may take minutes, or be another job's
 
-    def advance(self, computed: int, waited: int, item_bytes: float = 0.0, taken: int = 0) -> None:
-        """So many items have been made here, and by others, since it began; `taken` are leased by others."""
+    def advance(
+        self, computed: int, waited: int, item_bytes: float = 0.0, taken: int = 0, there: int | None = None
+    ) -> None:
+        """So many items have been made here, and by others, since it began; `taken` are leased by others.
+        `there`: how many of those that were there had not to be made again."""
         self._computed, self._waited, self._item_bytes, self._taken = computed, waited, item_bytes, taken
+        self._there = self._there if there is None else there
         now = self._clock()
         if now - self._drawn_at < REDRAW_S:
             return

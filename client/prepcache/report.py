@@ -171,11 +171,11 @@ class Tally:
         self._said.add(topic)
         return is_new
 
-    def made_since_opening(self) -> tuple[int, int]:
-        """How many distinct items this job has made, and how many of those that are there others have."""
-        is_made = self._made == 1
-        is_others = (self._catalogue.places.artifact != MISSING) & ~is_made & (self._state != _HIT)
-        return int(np.count_nonzero(is_made)), int(np.count_nonzero(is_others))
+    def made_since_opening(self) -> tuple[int, int, int]:
+        """How many distinct items were there, how many this job has made, and how many others have since."""
+        is_hit, is_made = self._state == _HIT, self._made == 1
+        is_others = (self._catalogue.places.artifact != MISSING) & ~is_made & ~is_hit
+        return int(np.count_nonzero(is_hit)), int(np.count_nonzero(is_made)), int(np.count_nonzero(is_others))
 
     @property
     def nbytes(self) -> float:

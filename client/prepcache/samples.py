@@ -216,7 +216,8 @@ class Samples:
             return
         if artifacts.session.is_by_path:  # a download would keep the beat waiting
             self.look()
-        progress.advance(*self.tally.made_since_opening(), self.tally.item_bytes)
+        there, computed, waited = self.tally.made_since_opening()
+        progress.advance(computed, waited, self.tally.item_bytes, there=there)
         if progress.is_over or not len(self.catalogue.missing):
             self._progress = None
             progress.close()

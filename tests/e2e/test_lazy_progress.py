@@ -87,5 +87,36 @@ tell(ds)
 """
 
 
+PURGED = """
+from prepcache.daemon.session import Session
+
+waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
+beats, told = threading.Semaphore(0), []
+
+def progress(self, recipe, done, total):
+    told.append((done, total))
+
+Session.progress = progress
+options = dict(name="ds", code=None, version="1")
+prepcache.CachedDataset(range(4), np.float64, **options)
+ds = prepcache.CachedDataset(range(6), np.float64, lazy=True, **options)
+client = prepcache.Client()
+client.purge(everything=True)
+ds._samples.by.artifacts.session.heartbeat.on_beat.add(lambda: beats.release())
+while ds.cached():
+    beats.acquire()
+assert ds[0] == 0 and told[-1] == (4, 6), told
+while not ds.cached():
+    beats.acquire()
+beats.acquire(), beats.acquire()
+assert told[-1] == (4, 6), "an item that was there and was made again counts once"
+tell(ds)
+"""
+
+
+def test_lazy_progress_counts_a_purged_item_once(jobs: Jobs) -> None:
+    jobs.run(jobs.write(PURGED))
+
+
 def test_lazy_progress_ends_where_samples_are_not_stored(jobs: Jobs) -> None:
     jobs.run(jobs.write(CHANGED))
