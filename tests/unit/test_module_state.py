@@ -183,6 +183,24 @@ def test_names_that_an_imported_module_binds_are_not_looked_up(project: Project,
     assert "other.SIZES" not in recipe(function, code=code).parts["code"]["values"]
 
 
+LED_TO = {
+    "a call": ("def _SIZE(x): return x.pool", False),
+    "a look-up": ("import sys\ndef _SIZE(x): return sys.modules['oth' + x].pool", True),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("how", LED_TO)
+def test_what_code_that_a_computed_name_leads_to_reads(project: Project, how: str, code: str) -> None:
+    """Its own objects' attributes lead to no other module; a module that it looks up itself counts."""
+    source, is_counted = LED_TO[how]
+    project.write(prep=COMPUTED["sys.modules[...]"], helper=source, other="pool = 1")
+    function = project.load().f
+    for name in ("helper", "other"):
+        importlib.import_module(name)
+    assert ("other.pool" in recipe(function, code=code).parts["code"]["values"]) is is_counted
+
+
 def test_a_value_has_its_place_in_config_first(project: Project) -> None:
     """Whatever is loaded: a module that may be looked up counts after all else."""
     project.write(prep=COMPUTED["sys.modules[...]"], helper="class A: pass\n_SIZE = A()\n_SIZE.k = 1")

@@ -143,6 +143,7 @@ class Dependencies:
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
         topics = self.asked.topics
+        named = dynamic_lookups.names_in_texts(self.asked.texts | self.texts) if "frames" in topics else ()
         for label, held in self.labels.definitions() if topics else ():
             if label not in self.definitions:
                 continue
@@ -157,8 +158,7 @@ class Dependencies:
             if "modules" in topics:
                 resolution.count_home(self, space)
             if isinstance(held, FunctionType) and not FRAME_READERS.isdisjoint(all_names(held.__code__)):
-                names = dynamic_lookups.names_in_texts(self.asked.texts | self.texts)
-                resolution.count_named(self, space, names)
+                resolution.count_named(self, space, named)
         if "arguments" in topics:
             self.count_value("sys.argv", sys.argv[1:], sys)
         if "home" in topics:  # files of one name are others in another's

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels, resolution
-from prepcache.keys.code.dynamic_lookups import is_dynamic
+from prepcache.keys.code.dynamic_lookups import ANY, is_dynamic, module_look_ups, texts_in
 from prepcache.keys.code.import_graph import (
     Import,
     ImportGraph,
@@ -53,6 +53,7 @@ class ModuleState:
         self.loaded: set[str] = set()
         self._graph = graph
         self._whole: dict[str, SourceFile] = {}
+        self._names: set[str] = set()
 
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
         """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
@@ -88,16 +89,21 @@ class ModuleState:
     def count_loaded(self, walk: Dependencies) -> None:
         """Counts all that is loaded of the project, by its files and what it holds under names by which code
         that counts may read attributes of it: a computed name may lead to any of it."""
-        names = {text.partition(".")[0] for text in walk.asked.texts}  # `attrgetter("cfg.size")`
-        for function in walk.labels.functions():
-            names |= attributes_beyond(function.__code__, function.__globals__)
-        names = names.union(*(attributes_beyond(code, {}) for code in self.codes()))
+        codes = [(function.__code__, function.__globals__) for function in walk.labels.functions()]
+        codes += [(code, {}) for code in self.codes()]
+        texts = set() if self._names else set(walk.asked.texts)
+        if self._names:  # code that only a computed name leads to reads of modules that it looks up itself
+            codes = [one for one in codes if ANY in module_look_ups(one[0])]
+        for code, space in codes:
+            texts.update(texts_in(code))
+            self._names |= attributes_beyond(code, space)
+        self._names |= {text.partition(".")[0] for text in texts}  # `attrgetter("cfg.size")`
         found = self._graph.loaded_of_project
         self.is_followed |= bool(found)
         self.loaded.update(found)
         self._graph.add_imports([Import(0, name) for name in found], "", False)
         for module in found:
-            self._count_held(walk, module, names)
+            self._count_held(walk, module, self._names)
 
     def _count_held(self, walk: Dependencies, module: str, names: set[str]) -> None:
         """Counts what a loaded module holds under names; of modules those that no statement imports there."""
