@@ -55,6 +55,35 @@ class Rows:
         return self.rows[index]
 """
 
+REUSED = """
+from concurrent.futures import ThreadPoolExecutor
+
+class Reused:
+    def __init__(self, kind):
+        self.kind, self.array, self.dict = kind, np.zeros(1, "i8"), {}
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        self.array[:] = self.dict["v"] = index
+        return {"array": self.array, "array in a tuple": ("v", self.array), "dict": self.dict}[self.kind]
+
+def number(item):
+    return item["v"] if isinstance(item, dict) else int(np.ravel(item[-1])[0])
+
+ways = {"here": {}, "on access": {"lazy": True}, "workers": {"num_workers": 2}}
+ways["executor"] = {"executor": ThreadPoolExecutor(2)}
+for way, options in ways.items():
+    ds = prepcache.CachedDataset(Reused(sys.argv[1]), number, code=None, version=way, **options)
+    assert [ds[i] for i in range(60)] == list(range(60)), way
+tell(ds)
+"""
+
+
+@pytest.mark.parametrize("kind", ["array", "array in a tuple", "dict"])
+def test_a_sequence_may_give_all_items_in_the_same_memory(jobs: Jobs, kind: str) -> None:
+    jobs.run(jobs.write(REUSED), kind)
+
+
 ALTERED = """
 how, source = sys.argv[1:]
 

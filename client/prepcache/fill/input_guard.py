@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from prepcache.artifact.sample_tree import copied
 from prepcache.errors import UnkeyableError
 from prepcache.index.item_index import Array, Distinct
 from prepcache.keys.items import BLOCK_ITEMS, ItemHasher, Stamps
@@ -60,7 +61,9 @@ class Originals:
         self.is_unsteady = bool((digests[0] != self._distinct.digests[self._distinct.inverse[0]]).any())
 
     def item(self, index: int) -> Any:
-        return self._items[int(self._distinct.first[index])]
+        """An item, in memory of its own where the sequence may give the next one in the same."""
+        item = self._items[int(self._distinct.first[index])]
+        return item if isinstance(self._items, _LISTS) else copied(item)
 
     def position(self, index: int) -> int:
         at = int(self._distinct.first[index])

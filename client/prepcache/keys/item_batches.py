@@ -198,29 +198,47 @@ class Digests(NamedTuple):
     ends: NDArray[np.int64]
 
 
-def digests_of(items: Sequence[Any], encoder: ItemEncoder, first: int = 0, step: int = 1) -> Digests:
-    """The digests of items, by a new encoder that writes digests later. `first`, `step`: for messages."""
+def digests_of(
+    items: Sequence[Any], encoder: ItemEncoder, positions: range, first: int = 0, step: int = 1
+) -> Digests:
+    """The digests of the items at some positions, by a new encoder that writes digests later.
+
+    An item is written before the next is asked for, unless it cannot change: a sequence may give each in the
+    same memory.
+
+    Args:
+        first, step: the number of the sequence's first item, and from each to the next, for messages.
+    """
     import numpy as np
 
-    written: list[Sequence[Any]] = []
+    written: list[list[Any] | tuple[Any, ...] | bytes] = []
     ends: list[int] = []
-    for start in range(0, len(items), _RUN_ITEMS):
-        run, slot = items[start : start + _RUN_ITEMS], len(encoder.names)
-        if (at_once := _by_columns(run, encoder)) is not None:
+    for start in range(positions.start, positions.stop, _RUN_ITEMS):
+        some, slot = positions[start - positions.start :][:_RUN_ITEMS], len(encoder.names)
+        at_once = None
+        if type(items) in (list, tuple) or _is_fixed(items[start]):
+            at_once = _by_columns([items[position] for position in some], encoder)
+        if at_once is not None:
             written += at_once
-            width = (len(encoder.names) - slot) // len(run)
-            ends.extend([slot + width * (number + 1) for number in range(len(run))])
+            width = (len(encoder.names) - slot) // len(some)
+            ends.extend([slot + width * (number + 1) for number in range(len(some))])
             continue
-        for number, item in enumerate(run, start):
+        for position in some:
             pieces: list[Any] = [_PREFIX]
-            encoder.write(item, pieces.append, f"items[{first + number * step}]")
-            written.append(pieces)
+            encoder.write(items[position], pieces.append, f"items[{first + position * step}]")
+            if len(encoder.names) > (ends[-1] if ends else 0):
+                written.append([bytes(one) if type(one) is memoryview else one for one in pieces])
+            else:
+                written.append(blake3(b"".join(pieces)).digest())
             ends.append(len(encoder.names))
     files, hashes = _read(encoder)
     if encoder.names:
         rows = [files[at : at + DIGEST_BYTES] for at in range(0, len(files), DIGEST_BYTES)]
-        written = [[rows[piece] if type(piece) is int else piece for piece in pieces] for pieces in written]
-    found = b"".join([blake3(b"".join(pieces)).digest() for pieces in written])
+        written = [
+            one if isinstance(one, bytes) else [rows[part] if type(part) is int else part for part in one]
+            for one in written
+        ]
+    found = b"".join([one if isinstance(one, bytes) else blake3(b"".join(one)).digest() for one in written])
     return Digests(np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES), hashes, np.array(ends, np.int64))
 
 
@@ -297,6 +315,11 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...
     encoder.text_files += texts
     encoder.rows.extend(chain.from_iterable(chain.from_iterable(zip(*stamps, strict=True))))
     return list(zip(*pieces, strict=True))
+
+
+def _is_fixed(item: Any) -> bool:
+    """Whether nothing can change in an item: a path, a number, a text, or a tuple of those."""
+    return all(type(one) in SIMPLE or _may_be_path(one) for one in (item if type(item) is tuple else (item,)))
 
 
 def _may_be_path(value: Any) -> bool:

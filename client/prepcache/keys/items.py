@@ -108,10 +108,9 @@ class ItemHasher:
         missing: list[str | bytes] = []
         text_files: list[str] = []
         for start in range(0, len(items), BLOCK_ITEMS):
-            stop = min(start + BLOCK_ITEMS, len(items))
-            some = items[start:stop] if type(items) is list else [items[i] for i in range(start, stop)]
+            block = range(start, min(start + BLOCK_ITEMS, len(items)))
             encoder = ItemEncoder(self.rules, self.stat_cache, self.trust, digests="later")
-            found.append(digests_of(some, encoder, first + start * step, step))
+            found.append(digests_of(items, encoder, block, first, step))
             missing += encoder.missing
             text_files += encoder.text_files
             for one in encoder.classes:
@@ -143,7 +142,9 @@ class ItemHasher:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
         if len(items) == 1:  # as a lazy data set asks: no arrays for that
             return [digest_of(items[0], ItemEncoder(self.rules, self.stat_cache))]
-        found = digests_of(items, ItemEncoder(self.rules, self.stat_cache, digests="later"))
+        found = digests_of(
+            items, ItemEncoder(self.rules, self.stat_cache, digests="later"), range(len(items))
+        )
         return [row.tobytes() for row in found.of_items]
 
     def read_again(self, item: Any) -> bytes:
