@@ -60,18 +60,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 class Reused:
     def __init__(self, kind):
-        self.kind, self.array, self.dict = kind, np.zeros(1, "i8"), {}
+        self.kind, self.array, self.dict, self.v = kind, np.zeros(1, "i8"), {}, 0
     def __len__(self):
         return 60
     def __getitem__(self, index):
-        self.array[:] = self.dict["v"] = index
-        return {"array": self.array, "array in a tuple": ("v", self.array), "dict": self.dict}[self.kind]
+        self.array[:] = self.dict["v"] = self.v = index
+        pair = "v", self.array
+        return {"array": self.array, "pair": pair, "dict": self.dict, "object": self}[self.kind]
 
 def number(item):
+    if isinstance(item, Reused):
+        return item.v
     return item["v"] if isinstance(item, dict) else int(np.ravel(item[-1])[0])
 
 ways = {"here": {}, "on access": {"lazy": True}, "workers": {"num_workers": 2}}
-ways["executor"] = {"executor": ThreadPoolExecutor(2)}
+if sys.argv[1] != "object":
+    ways["executor"] = {"executor": ThreadPoolExecutor(2)}
 for way, options in ways.items():
     ds = prepcache.CachedDataset(Reused(sys.argv[1]), number, code=None, version=way, **options)
     assert [ds[i] for i in range(60)] == list(range(60)), way
@@ -79,7 +83,7 @@ tell(ds)
 """
 
 
-@pytest.mark.parametrize("kind", ["array", "array in a tuple", "dict"])
+@pytest.mark.parametrize("kind", ["array", "pair", "dict", "object"])
 def test_a_sequence_may_give_all_items_in_the_same_memory(jobs: Jobs, kind: str) -> None:
     jobs.run(jobs.write(REUSED), kind)
 

@@ -142,9 +142,9 @@ class Job:
     def made(
         self, chunk: Iterable[tuple[int, Any]], begins: Callable[[int], object] = id
     ) -> Iterator[list[Part]]:
-        """The parts of some items. Of items without files, as texts and arrays are, many come at a time while
-        the function reads nothing: what surrounds a call may cost more than the call. An interrupt is raised
-        after what was made before it.
+        """The parts of some items. Of texts, arrays and the like, many come at a time while the function
+        reads nothing: what surrounds a call may cost more than the call. Any other item is called before the
+        next is asked for, which may be the same object. An interrupt is raised after what was made before it.
 
         Args:
             begins: called with an item's number before the function is.
@@ -153,13 +153,14 @@ class Job:
         nbytes = 0
         for index, item in chunk:
             paths = [] if self.observer is None else paths_in(item)
-            if self.is_expanded or paths or nbytes >= TOGETHER_BYTES:
+            is_alone = self.is_expanded or bool(paths) or not _is_plain(item)
+            if is_alone or nbytes >= TOGETHER_BYTES:
                 yield from self._called(together, [], begins)
                 together, nbytes = [], 0
             if self.is_expanded:
                 begins(index)
                 yield from self._expanded(index, item, paths)
-            elif paths:
+            elif is_alone:
                 yield from self._called([(index, item)], paths, begins)
             else:
                 together.append((index, item))
@@ -330,6 +331,14 @@ def _paths_of(leaf: Any) -> list[str]:
     if leaf is None or isinstance(leaf, int | float | bytes) or type(leaf).__module__ in ("numpy", "torch"):
         return []
     return names_in(leaf)
+
+
+def _is_plain(item: Any) -> bool:
+    try:
+        signature(item)
+    except SampleError:
+        return False
+    return True
 
 
 def weight(sample: Any) -> int:
