@@ -166,7 +166,7 @@ class InExecutor(Workers):
     def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
         self._executor = executor
-        self._chunks: dict[Future[Made], Sequence[int]] = {}
+        self._chunks: dict[Future[Made], Sequence[tuple[int, Any]]] = {}
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
         _IN_USE.add(self)
 
@@ -176,20 +176,26 @@ class InExecutor(Workers):
 
     def submit(self, chunk: Sequence[int]) -> None:
         items = [(i, self._item_of(i)) for i in chunk]
+        waiting = [item for some in (*self._chunks.values(), items) for _, item in some]
+        if len({id(item) for item in waiting}) < len(waiting):
+            raise PreprocessError(
+                f"the items are one and the same {type(items[0][1]).__name__} object, which an executor sees "
+                "as the last of them: give each item an object of its own, or leave executor= out"
+            )
         if isinstance(self._executor, ThreadPoolExecutor):
             # Its threads have context variables of their own; the recipe counts those of this one.
             future = self._executor.submit(copy_context().run, run_chunk, self._job, items)
         else:
             future = self._executor.submit(run_chunk, self._job, items)
-        self._chunks[future] = chunk
+        self._chunks[future] = items
         super().submit(chunk)
 
     def _receive(self) -> None:
         done, _ = wait(self._chunks, return_when=FIRST_COMPLETED)
         for future in done:
-            chunk = self._chunks.pop(future)
+            items = self._chunks.pop(future)
             if (error := future.exception()) is not None:
-                self._ready += (Part(index, [], True, 0.0, error=error) for index in chunk)
+                self._ready += (Part(index, [], True, 0.0, error=error) for index, _ in items)
                 continue
             parts, observed, changed, drawn = future.result()
             self.drawn |= drawn
