@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from prepcached.coordinator import Coordinator
     from prepcached.daemon import Daemon
     from prepcached.http_protocol import Slots
-    from prepcached.store.records import Stats
 
 # Else each counter and histogram comes with a metric that says when it was made.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -126,7 +125,6 @@ class Metrics(Collector):
         self._daemon = daemon
         self._coordinator = coordinator
         self._slots = slots
-        self._stats: Stats | None = None
         self._registry = registry = daemon.registry
         ProcessCollector(registry=registry)
         labels = ["version", "python"]
@@ -146,11 +144,12 @@ class Metrics(Collector):
         method = scope["method"] if route != "none" else "any"
         self._requests.labels(method, route, str(status)).observe(seconds)
 
-    def text(self, stats: Stats) -> bytes:
-        self._stats = stats
+    def text(self) -> bytes:
+        """Call it in a thread: it asks the store, and reads files of /proc."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
+        stats = self._daemon.store.stats()
         yield GaugeMetricFamily("prepcache_sessions", "Open sessions.", len(self._daemon.sessions))
         yield GaugeMetricFamily("prepcache_leases", "Live leases.", len(self._daemon.leases))
         connections = GaugeMetricFamily("prepcache_connections", "Open connections.", labels=["listener"])
@@ -160,7 +159,7 @@ class Metrics(Collector):
         yield connections
         refused = "Connections closed because too many were open."
         yield CounterMetricFamily("prepcache_refused_connections", refused, self._slots.refused)
-        values: dict[str, Any] = asdict(self._stats) if self._stats is not None else {}
+        values: dict[str, Any] = asdict(stats)
         if self._coordinator.tier is not None:
             told = self._coordinator.tier.status()
             values |= {f"tier_{name}": value for name, value in told.items()}
@@ -173,7 +172,7 @@ class Metrics(Collector):
         quotas = GaugeMetricFamily(
             "prepcache_user_quota_bytes", "Limit on the size of a user's entries, in bytes.", labels=["uid"]
         )
-        for one in () if self._stats is None else self._stats.users:  # 100 at most
+        for one in stats.users:  # 100 at most
             users.add_metric([str(one.owner)], one.disk_bytes)
             if one.quota_bytes is not None:
                 quotas.add_metric([str(one.owner)], one.quota_bytes)

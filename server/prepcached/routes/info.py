@@ -59,8 +59,7 @@ def router(daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenan
     @api.get("/metrics", **endpoint(gives={"type": "string", "examples": [""]}, gives_type="text/plain"))
     async def prometheus() -> Response:
         """Counters and gauges for Prometheus."""
-        stats = await daemon.quick(daemon.store.stats)
-        return Response(metrics.text(stats), media_type=CONTENT_TYPE)
+        return Response(await daemon.quick(metrics.text), media_type=CONTENT_TYPE)
 
     @api.get("/v1/info", **endpoint(gives=inspection.Info))
     async def info() -> Response:

@@ -174,15 +174,15 @@ class Outage:
     @property
     def is_usable(self) -> bool:
         since = self._clock() - LOST_SPAN_S
-        self._lost = [(at, seconds) for at, seconds in self._lost if at > since]
-        return not self.is_on and sum(seconds for _, seconds in self._lost) + LONGEST_S <= LOST_S
+        return not self.is_on and sum(s for at, s in self._lost if at > since) + LONGEST_S <= LOST_S
 
     def note_lost(self, since: float) -> None:
         """A job waited in vain since then. What several wait for at the same time is lost once."""
         now = self._clock()
         if self._lost:
             since = max(since, self._lost[-1][0])
-        self._lost.append((now, now - since))
+        kept = [one for one in self._lost if one[0] > now - LOST_SPAN_S]
+        self._lost = [*kept, (now, now - since)]
 
     def note_failure(self, error: Exception) -> None:
         """Logged once for each outage."""
