@@ -273,16 +273,7 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
 
 
 def _check_store(store: Store, settings: Settings) -> None:
-    """Warns of settings that do not work, and opens the folders to the socket's group. Raises ConfigError
-    where users cannot be isolated."""
-    stats = store.stats()
-    if stats.effective_limit_bytes == 0:  # jobs would only see that nothing hits
-        LOG.warning(
-            "nothing can be stored: the disk under %s has %s free, of which %s must stay free (--min-free)",
-            store.root,
-            size_text(stats.free_bytes),
-            size_text(stats.min_free_bytes),
-        )
+    """Opens the folders to the socket's group. Raises ConfigError where users cannot be isolated."""
     if settings.isolation == "user" and not store.keeps_marks():
         raise ConfigError(
             f'isolation = "user": the filesystem of {store.root} has no extended attributes, which record '

@@ -154,3 +154,9 @@ def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk: Path)
     fill_up(small_disk)
     with pytest.raises(errors.StoreError, match="the disk is full, free some space on it"):
         Store(small_disk / "root", limits=stores.ROOMY)
+
+
+def test_a_start_on_a_full_disk_says_what_to_do(small_disk: Path) -> None:
+    fill_up(small_disk)
+    with pytest.raises(errors.RootUnusable, match="free some space on its disk"):
+        Store(small_disk / "root", limits=stores.ROOMY)

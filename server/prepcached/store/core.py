@@ -65,6 +65,7 @@ class Core:
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.removals = 0
+        self.is_full = False  # whether the disk leaves no room at all; logged once
         self.on_merged: Callable[[str, int], None] = lambda recipe, generation: None
         """Called after each merge, by the thread that merges, before the files of the parts go."""
         self.set_limits(limits)

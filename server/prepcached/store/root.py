@@ -82,6 +82,8 @@ class Root:
             mend = "it must be a folder that the daemon can write to"
             if error.errno == errno.EROFS:  # so ProtectSystem=strict of the unit looks to the daemon
                 mend += f"; under systemd its unit must name it: ReadWritePaths={self.layout.root}"
+            elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+                mend = "free some space on its disk, or choose another root (--root)"
             what = f"cannot hold a store: {error.strerror} ({error.filename or 'root'}); {mend}"
             raise _unusable(self.layout, what) from error
 

@@ -114,8 +114,8 @@ class Store(Core):
             short = min_free + len(packed) - free
             if short > 0 and not eviction.evict(self, short):
                 raise errors.Declined(
-                    f"no room for another recipe: the disk has {size_text(free)} free, and "
-                    f"{size_text(min_free)} stay free (--min-free)"
+                    f"no room for another recipe: the disk under {self.root} has {size_text(free)} free, of "
+                    f"which {size_text(min_free)} must stay free (--min-free)"
                 )
             with self.writer, self.index.write() as conn:
                 queries.add_recipe(conn, recipe, name, self.clock(), packed)
