@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property, partial, partialmethod
-from types import MethodType
 from typing import Any
 
 import pytest
@@ -202,74 +201,6 @@ def test_an_attribute_that_is_read_is_named_and_left_out() -> None:
         digest("plain", size=(n for n in ()))
     left_out = [recipe(Data(size=n).plain, code="function", untracked=("size",)).digest for n in (1, 2)]
     assert left_out[0] == left_out[1]
-
-
-class Slotted:
-    __slots__ = ("empty", "scale")
-
-    def __init__(self, scale: int) -> None:
-        self.scale = scale
-
-
-class Hiding(Slotted):
-    """Has two things of the names of its base's slots."""
-
-    __slots__ = ("scale",)
-
-    @property
-    def empty(self) -> int:
-        return 0
-
-    def hidden(self, item: float) -> Any:
-        return [slot.__get__(self) for slot in HIDDEN]
-
-
-HIDDEN = [vars(Slotted)[name] for name in Slotted.__slots__]
-
-
-@pytest.mark.parametrize("slot", HIDDEN, ids=Slotted.__slots__)
-def test_a_slot_that_a_subclass_hides_counts(slot: Any) -> None:
-    digests = []
-    for held in (1, 1, 2):
-        hiding = Hiding(0)
-        slot.__set__(hiding, held)
-        digests.append(recipe(hiding.hidden).digest)
-    assert digests[0] == digests[1] != digests[2]
-
-
-class Scaling:
-    def __init__(self, scale: int) -> None:
-        self.scale = scale
-
-    def __call__(self, owner: Any, item: float) -> float:
-        return item * self.scale
-
-
-@pytest.mark.parametrize("make", [Scaling, lambda scale: partial(pow, scale)], ids=["object", "partial"])
-def test_a_method_may_be_made_of_any_callable(make: Any) -> None:
-    one, same, other = (recipe(MethodType(make(scale), "owner")).digest for scale in (1, 1, 2))
-    assert one == same != other
-
-
-class Static(staticmethod):  # type: ignore[type-arg]
-    def read(self, item: float) -> Any:
-        return self.__func__(item)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: Static(pow if n == 1 else max).read,
-        lambda n: partial(pow, n).__call__,
-        lambda n: partial(Data(size=n).plain, 2),
-        lambda n: partial(partial(Data(size=n).sized, by=2)),
-        lambda n: MethodType(partial(Data(size=n).sized, by=2), 3),
-    ],
-    ids=["static", "call of a partial", "partial", "partial of a partial", "method of a partial"],
-)
-def test_methods_and_partials_of_one_another_count_by_both(make: Any) -> None:
-    one, same, other = (recipe(make(n), code="function").digest for n in (1, 1, 2))
-    assert one == same != other
 
 
 def test_the_call_of_a_partial_is_named_as_its_function() -> None:

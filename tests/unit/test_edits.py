@@ -130,7 +130,7 @@ class DictConfig(Container):
         self._content, self._parent, self._flags_cache = content, self, (n for n in ())
 """
 
-HEAD = "import albumentations as A, argparse, ctypes, library as L, omegaconf, pydantic, typing\n"
+HEAD = "import albumentations as A, argparse, ctypes, functools, library as L, omegaconf, pydantic, types, typing\n"
 HELD = HEAD + "HELD = $\ndef f(x): return HELD"
 OVER = (
     "class Over(pydantic.BaseModel):\n    crop: int = 1\n    size: int = 224\nOVER = $\n"
@@ -145,6 +145,13 @@ PARSER = (
     "def f(x): return PARSER.format_help(), x"
 )
 INNER = "class Inner(pydantic.BaseModel):\n    n: $ = 1\n"
+HIDES = "class Base: __slots__ = ('k',)\nclass Own(Base):\n    $\n    def run(self, x): return vars(Base)['k'].__get__(self)\n"
+HIDES += "own = Own()\nvars(Base)['k'].__set__(own, 5)\nf = own.run"
+CALLED = "class Called:\n    def __init__(self, n): self.n = n\n    def __call__(self, owner, x): return x * self.n\n"
+HOLDS = (
+    "class Holds:\n    def __init__(self, n): self.n, self.trainer = n, (i for i in ())\n"
+    "    def sized(self, x, by): return x * self.n * by\n"
+)
 NAMES = "\n".join(f"A{number} = 1" for number in range(299)) + "\nA299 = $\n"
 
 EDITS = {
@@ -204,6 +211,27 @@ EDITS = {
     ),
     "a parser of arguments, which stands in a list of its groups": (PARSER, "1", "2"),
     "the last of very many names": (f"{NAMES}def f(x): return [{', '.join(f'A{n}' for n in range(300))}]", "1", "2"),
+    "a slot that a slot of a subclass hides": (HIDES.replace("$", "__slots__ = ('k',)").replace("5", "$"), "1", "2"),
+    "a slot that a property of a subclass hides": (
+        HIDES.replace("$", "k = property(lambda self: 0)").replace("5", "$"), "1", "2",
+    ),
+    "a method made of an object": (CALLED + "f = types.MethodType(Called($), 'owner')", "1", "2"),
+    "a method made of a partial": ("f = types.MethodType(functools.partial(pow, $), 'owner')", "1", "2"),
+    "what a static method calls": (
+        "class Static(staticmethod):\n    def read(self, x): return self.__func__(x)\nf = Static($).read", "pow", "max",
+    ),
+    "the call of a partial": ("f = functools.partial(pow, $).__call__", "1", "2"),
+    "a partial of a method": (HOLDS + "f = functools.partial(Holds($).sized, 2)", "1", "2"),
+    "a partial of a partial of a method": (
+        HOLDS + "f = functools.partial(functools.partial(Holds($).sized, by=2))", "1", "2",
+    ),
+    "a method of a partial of a method": (
+        HOLDS + "f = types.MethodType(functools.partial(Holds($).sized, by=2), 3)", "1", "2",
+    ),
+    "what a subclass of a semaphore keeps": (
+        "class Slots(L.threading.Semaphore): pass\nSLOTS = Slots(2)\nSLOTS.size = $\ndef f(x):\n    with SLOTS: return x * SLOTS.size",
+        "1", "2",
+    ),
     "a function that a query names": ("def keep(a): return a > $\ndef f(x): return x.query('@keep(a)')", "5", "6"),
 }  # fmt: skip
 
