@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys import environment
-from prepcache.keys.environment import Environment, default_dtype
+from prepcache.keys.environment import Environment
 from support.projects import Project, drift, project_fixture  # noqa: F401
 
 
@@ -189,8 +188,3 @@ def test_what_is_installed_after_it_was_loaded_is_refused(site: Path, tmp_path: 
         assert in_a_job(folder, steps).startswith(refusal)
     fork = "if os.fork(): sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))"
     assert in_a_job(site, f"{steps}\n{fork}").startswith(refusal), "a child has what its parent loaded"
-
-
-def test_torchs_default_device_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_default_device", lambda: torch.device("meta"))
-    assert default_dtype() == "torch.float32 on meta"

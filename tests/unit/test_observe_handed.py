@@ -6,7 +6,6 @@ So zarr and fsspec read: in an event loop whose thread was started when the job 
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -96,16 +95,3 @@ def test_what_an_older_pool_opens_for_others_is_not_seen(
     first, call.observer = call.observer, Observer(call.recipe)
     call(lambda: (is_left.set(), left[0].result(WAIT_S)))
     assert first.taken() == call.observer.taken() == []
-
-
-def test_a_thread_pool_made_for_another_data_set_is_seen(project: Project) -> None:
-    project.put("v.txt", "one")
-    pool = "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
-    reads = "def f(x): return pool().submit((HERE / 'v.txt').read_text).result()"
-    imports = "import functools\nfrom concurrent.futures import ThreadPoolExecutor\n"
-    call = Observed(project, imports + pool + reads)
-    for _ in range(2):
-        call.observer = Observer(call.recipe)
-        call()
-        assert list(call.digests) == ["project:v.txt"]
-    sys.modules["prep"].pool().shutdown()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 
 import pytest
 
@@ -100,24 +99,6 @@ def test_a_module_that_was_not_found_is_awaited(project: Project, place: str, wi
     assert watched.changed() is None
     project.put(within + place, "")
     assert watched.changed() == f"project:{within}{place}"
-
-
-def test_a_distribution_that_is_imported_unforeseen_is_seen(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site, info = tmp_path / "site-packages", tmp_path / "site-packages" / "extra-1.dist-info"
-    info.mkdir(parents=True)
-    (site / "extra").mkdir()
-    (site / "extra" / "__init__.py").write_text("def g(x): return x")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1\n")
-    (info / "RECORD").write_text("extra/__init__.py,sha256=one,1\n")
-    monkeypatch.syspath_prepend(site)
-    source = "import importlib\ndef f(x): return importlib.import_module(str('ex') + 'tra').g(x)"
-    watched = Watched(project, source)
-    assert [(row["kind"], row["name"]) for row in watched.taken] == [("distribution", "extra")]
-    assert watched.changed() is None
-    (info / "RECORD").write_text("extra/__init__.py,sha256=two,1\n")
-    assert watched.changed() == "extra"
 
 
 def test_an_import_that_the_recipe_counts_is_no_observation(project: Project) -> None:

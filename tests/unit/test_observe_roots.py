@@ -146,22 +146,6 @@ def test_a_name_after_another_chdir_is_another_file(
     assert watched.changed() is not None
 
 
-def test_a_file_beside_an_item_is_named_relative_to_the_root(project: Project, tmp_path: Path) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "a.img").write_text("x")
-        (tmp_path / place / "a.json").write_text(place)
-    watched = Watched(
-        project,
-        "def f(x): return x.with_suffix('.json').read_text()",
-        tmp_path / "one" / "a.img",
-        tmp_path / "one",
-    )
-    assert watched.names == ["items:a.json"]
-    assert watched.changed() is None
-    assert watched.changed(tmp_path / "two") == "items:a.json"
-
-
 def test_an_absolute_name_in_the_working_directory_counts(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""A global or a config that changes while a data set is open is told from what the function does itself."""
+"""What changes while a data set is open: a global or a config, told from what the function does; an item."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import pickle
 import sys
 import wsgiref
 from contextlib import suppress
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from prepcache.fill.input_guard import Originals
 from prepcache.fill.recipe_guard import RecipeGuard, line
+from prepcache.index.item_index import Distinct
+from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import recipe
 from support.observing import told_by_child
 from support.projects import Project, fill, project_fixture  # noqa: F401
@@ -274,3 +279,23 @@ def test_code_that_another_process_imports_edited_is_a_change(project: Project) 
     project.write(prep=PREP.replace("return x, SIZE", "return SIZE, x"))
     again = recipe(project.load().f)
     assert RecipeGuard(dataclasses.replace(made, preprocess=again.preprocess)).check() == ["prep.f"]
+
+
+def opened(items: list[Any]) -> Originals:
+    digests, stamps = ItemHasher(stat_cache=None).digest_many(items)
+    originals = Originals(items, Distinct(digests), stamps)
+    originals.end_opening()
+    return originals
+
+
+def test_an_item_that_was_put_back_stays_altered() -> None:
+    """One thread may be at a sample of the altered item while another finds it as it was."""
+    items = [{"v": 1}, {"v": 2}]
+    originals = opened(items)
+    items[1]["v"] = 3
+    assert originals.compared(1) == {"v": 3}
+    items[1]["v"] = 2
+    assert originals.compared(1) == {"v": 2}
+    originals.compare(np.arange(2))
+    assert originals.changed(0) == []
+    assert originals.changed(1) == ["item 1"]

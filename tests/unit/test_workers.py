@@ -174,19 +174,15 @@ def test_a_function_may_use_its_memory_again(make: Make, is_expanded: bool) -> N
             yield filled(10 * item + step)
 
     crew = make(Job(several if is_expanded else filled, {}, is_expanded=is_expanded), lambda index: index)
-    crew.submit(range(20))
-    found = {}
-    while crew.pending:
-        for part in crew.take():
-            assert part.error is None
-            found[part.index] = [
-                (s["row"].a.tolist(), s["row"].t.tolist(), list(s["words"][0]), s["view"].tolist())
-                for s in part.samples
-            ]
-    for index, samples in found.items():
-        made = [10 * index + step for step in range(3)] if is_expanded else [index]
-        assert samples == [([n, n], [n, n], [n], [n]) for n in made]
-    assert len(found) == 20
+    parts = all_parts(crew, [[*range(20)]])
+    for index, (part,) in parts.items():
+        assert part.error is None
+        numbers = [10 * index + step for step in range(3)] if is_expanded else [index]
+        assert [
+            (s["row"].a.tolist(), s["row"].t.tolist(), list(s["words"][0]), s["view"].tolist())
+            for s in part.samples
+        ] == [([n, n], [n, n], [n], [n]) for n in numbers]
+    assert len(parts) == 20
 
 
 def test_large_items_come_in_parts_in_order(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,26 +426,16 @@ def is_equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def parts_of(crew: Forked) -> list[Part]:
-    try:
-        for first in range(0, ITEMS, 4):
-            crew.submit(list(range(first, first + 4)))
-        parts = []
-        while crew.pending:
-            parts += crew.take()
-        return parts
-    finally:
-        crew.close()
-
-
 @pytest.mark.parametrize("waiting_bytes", [0, 12288])
 def test_samples_arrive_as_they_were_made(monkeypatch: pytest.MonkeyPatch, waiting_bytes: int) -> None:
     monkeypatch.setattr(workers, "WAITING_BYTES", waiting_bytes)
-    parts = parts_of(Forked(2, Job(made, {}), lambda index: index))
-    assert sorted(part.index for part in parts) == list(range(ITEMS))
-    for part in parts:
+    crew = Forked(2, Job(made, {}), lambda index: index)
+    parts = all_parts(crew, [list(range(first, first + 4)) for first in range(0, ITEMS, 4)])
+    crew.close()
+    assert parts.keys() == set(range(ITEMS))
+    for index, (part,) in parts.items():
         (sample,) = part.samples
-        wanted = made(part.index)
+        wanted = made(index)
         assert sample.keys() == wanted.keys()
         assert all(is_equal(sample[name], wanted[name]) for name in wanted)
         sample["tensor"] += 1  # it may be written to
