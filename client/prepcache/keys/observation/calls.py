@@ -38,14 +38,12 @@ import pkgutil
 import re
 import sys
 import threading
-import weakref
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.forks import kept
 from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
@@ -76,42 +74,24 @@ class JobCode:
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
         """What is loaded of it, by address: what it calls is looked at on Python >= 3.12."""
-        self.asks = False
-        """Whether it may ask what is there, or import by text: on Python 3.11 it is profiled then."""
+        self.asks = self.attaches = False
+        """Whether it may ask what is there, or import by text (on Python 3.11 it is profiled then); and whether
+        a text in it may be SQL that attaches a database, whose file is opened in C."""
         self._files = files
-        self._looked: tuple[int, int] = (0, 0)
-        self._attaching: tuple[int, bool] = (-1, False)
-        """How much was loaded when `attaches` was last found out, and what was found."""
-
-    @kept
-    def _words(self) -> frozenset[str] | None:
-        """Names, and texts (for `getattr`), in the files; None where one is gone, or is being written."""
-        found: set[str] = set()
-        for path in self._files:
-            try:
-                source = read_source(path, path) if path.endswith(".py") else None
-            except UnkeyableError:
-                return None
-            found.update(() if source is None else (*source.names, *texts_in(source.code)))
-        return frozenset(found)
-
-    @property
-    def attaches(self) -> bool:
-        """Whether a text in it may be SQL that attaches a database, whose file is opened in C."""
-        if self._attaching[0] != (count := len(self.codes)):
-            loaded = (text for code in list(self.codes.values()) for text in texts_in(code))
-            found = self._words is None or any(map(_ATTACH.search, (*self._words, *loaded)))
-            self._attaching = count, found
-        return self._attaching[1]
+        self._looked = (0, 0)
 
     def look(self, function: Any) -> None:
-        """Looks through what is loaded, if that is more than at the last time."""
+        """Looks through the files, and through what is loaded, if that is more than at the last time."""
         looked = len(sys.modules), object.__hash__(function)
         if looked == self._looked:
             return
-        self._looked = looked
-        if _MONITORING is None:
-            self.asks |= self._words is None or not _ASKING.isdisjoint(self._words)
+        try:
+            for path in self._files if self._looked == (0, 0) else ():
+                if path.endswith(".py"):
+                    source = read_source(path, path)
+                    self._note_words({*source.names, *texts_in(source.code)})
+        except UnkeyableError:  # one is gone, or is being written
+            self.asks = self.attaches = True
         inner = getattr(function, "__func__", function)
         is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
         waiting: list[Any] = [function, *(inner.__globals__.values() if is_of_job else ())]
@@ -124,6 +104,12 @@ class JobCode:
             if object.__hash__(value) not in seen:
                 seen.add(object.__hash__(value))
                 waiting += self._parts_of(value)
+        self._looked = looked
+
+    def _note_words(self, words: set[str]) -> None:
+        """Notes names and texts in it; `getattr` may be given these."""
+        self.asks |= not _ASKING.isdisjoint(words)
+        self.attaches |= any(map(_ATTACH.search, words))
 
     def _parts_of(self, value: Any) -> Iterable[Any]:
         """What may hold more code of the job's; code that is its own is taken."""
@@ -132,8 +118,9 @@ class JobCode:
             self.asks |= value in _CODES  # by another name
             if not is_file_of_job(value.co_filename):
                 return ()
-            self.codes[object.__hash__(value)] = value
-            self.asks |= not _ASKING.isdisjoint(value.co_names)
+            if object.__hash__(value) not in self.codes:
+                self.codes[object.__hash__(value)] = value
+                self._note_words({*value.co_names, *texts_in(value)})
             return [const for const in value.co_consts if isinstance(const, CodeType)]
         if kind is FunctionType:
             wrapped, cells = value.__dict__.get("__wrapped__"), value.__closure__ or ()
@@ -170,10 +157,7 @@ def _codes() -> dict[CodeType, str]:
 
 
 _CODES = _codes()
-"""The code of what asks, and the name of its first argument; on Python 3.11 also of what starts a thread."""
-_START = threading.Thread.start.__code__
-if _MONITORING is None:
-    _CODES[_START] = "self"
+"""The code of what asks, and the name of its first argument."""
 _IMPORT = importlib.import_module.__code__
 _MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
 _FILES = frozenset(
@@ -188,10 +172,7 @@ _HANDED_ON = _FILES | {os.path.join(os.path.dirname(os.__file__), name) for name
 def _heard(frame: FrameType) -> None:
     """Takes in that a frame begins to run one of `_CODES`."""
     try:
-        if frame.f_code is _START:
-            _started.add(frame.f_locals["self"])
-        else:
-            _note(frame)
+        _note(frame)
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         context.fail(error)
 
@@ -271,14 +252,8 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
-    """Threads that start meanwhile begin with this. Those of prepcache, and those that nothing watched has
-    started, work for no function: a profile would slow them down for life."""
-    here = threading.current_thread()
-    sys.setprofile(_profiled if here in _started and not context.is_own(here) else None)
-
-
-_started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads that were started in a profiled one."""
+    """Threads that start meanwhile begin with this; it leaves those of prepcache."""
+    sys.setprofile(None if context.is_own(threading.current_thread()) else _profiled)
 
 
 def _profile_threads(more: int) -> None:
@@ -303,15 +278,15 @@ _NAME = "prepcache"
 class _Tool:
     """What is heard by `sys.monitoring`, for all watches and fills of this process.
 
-    Locking: all but `vain` is changed under `STATE.lock`.
+    Locking: all but `vain` and `is_deaf` is changed under `STATE.lock`.
     """
 
     def __init__(self) -> None:
         self.vain: dict[tuple[int, int], int] = {}
         """How often calls could open nothing, by address of code, and place in it."""
-        self.deaf: dict[int, CodeType] = {}
-        """Code with places that are not heard for the rest of an item, by address. It only grows: a callback
-        in another thread may end after the next item has begun."""
+        self.is_deaf = False
+        """Whether places are not heard for the rest of an item; it stays so: a callback in another thread may
+        end after the next item has begun."""
         self._users = 0
         self._id: int | None = None
         self._heard: dict[int, CodeType] = {}
@@ -331,9 +306,8 @@ class _Tool:
     def _hear(self, tool: int, code: JobCode) -> None:
         call = _MONITORING.events.CALL
         self.vain = {}
-        for one in list(self.deaf.values()):  # hears all of its places again
-            _MONITORING.set_local_events(tool, one, 0)
-            _MONITORING.set_local_events(tool, one, call)
+        if self.is_deaf:
+            _MONITORING.restart_events()
         if self._known.get(code) != len(code.codes):
             self._known[code] = len(code.codes)
             for address, one in list(code.codes.items()):
@@ -377,7 +351,7 @@ class _Tool:
             self._forget()
 
     def _forget(self) -> None:
-        self._heard, self._known, self.vain, self.deaf, self._id = {}, {}, {}, {}, None
+        self._heard, self._known, self.vain, self._id, self.is_deaf = {}, {}, {}, None, False
 
     def after_fork(self) -> None:
         self._users = 0
@@ -437,7 +411,7 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
         count = _tool.vain[at] = _tool.vain.get(at, 0) + 1
         if count <= VAIN_CALLS:
             return None
-        _tool.deaf[at[0]] = code
+        _tool.is_deaf = True
         return _MONITORING.DISABLE
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         context.fail(error)
