@@ -240,7 +240,7 @@ class Job:
 
     def _note(self, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""
-        self.guard.note_item(self._again(item), made, self.observer)
+        self.guard.note_item(self._again(item), made)
 
     def _again(self, item: Any) -> Callable[[Any], Any]:
         of, read, config, is_expanded = self.of, self.read, self.config, self.is_expanded

@@ -79,7 +79,6 @@ class RecipeGuard:
         """Rows that calls brought up, by label: of modules that they imported."""
         self._items: list[tuple[Callable[[Any], Any], bytes | None]] = []
         """What makes the first items again, given the function, and the digests of their samples."""
-        self._observer: Any = None
         self._is_told = self._is_filling = self._is_elsewhere = False
         forks.note(self)
 
@@ -89,7 +88,7 @@ class RecipeGuard:
     def __getstate__(self) -> dict[str, Any]:
         """Where modules are imported again, globals are others: they are looked at before the first call.
         Items are made again where the fill ends."""
-        there = {"is_called": False, "_is_elsewhere": True, "_came": {}, "_items": [], "_observer": None}
+        there = {"is_called": False, "_is_elsewhere": True, "_came": {}, "_items": []}
         return self.__dict__ | there
 
     # -- what the job asks
@@ -131,10 +130,9 @@ class RecipeGuard:
         """What was found changed where an executor has put the function."""
         self.changed = self.changed or [label for label in changed if label != _MOVING]
 
-    def note_item(self, again: Callable[[Any], Any], sample: Any, observer: Any) -> None:
+    def note_item(self, again: Callable[[Any], Any], sample: Any) -> None:
         """Notes what the first items gave; `again` makes one again, when it is given the function."""
         if len(self._items) < MOST_ITEMS and not self._is_elsewhere:
-            self._observer = observer
             self._items.append((again, _digest_of(sample)))
 
     def note_call(self) -> None:
@@ -220,7 +218,7 @@ class RecipeGuard:
             if len(recipes.changed_states) >= MOST_STATES:
                 recipes.changed_states.clear()
             recipes.changed_states[now.digest] = (
-                {"digest": made.digest, "parts": made.parts, "own": own, "inherits": (self._observer,)}
+                {"digest": made.digest, "parts": made.parts, "own": own}
                 if is_same
                 else differing(made.state, now)
             )

@@ -125,11 +125,6 @@ class Recipe:
     """What calls of the function change, and counts as before them."""
     leaves_out: bool = field(compare=False, repr=False, default=False)
     """Whether the user says that some of what the code reaches does not count."""
-    inherits: tuple[Any, ...] = field(compare=False, repr=False, default=())
-    """Observers of this process whose inputs are those of its data sets, too."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "inherits": ()}
 
 
 def recipe(

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_RECORDS = 4_000_000
-"""In all segments: about 350 MB of disk. The oldest segments go first."""
+"""In a segment: about 350 MB of disk. Beyond it any go that are older than the last."""
 MERGE_UP_TO = 4
-"""A segment takes in those that have up to so many times as many records: so there are few of them. None gets
-more than a quarter of all: the oldest go."""
+"""A segment takes in those that have up to so many times as many records: so there are few of them."""
 MAX_PENDING = 65_536
 """Records kept in memory before they are written."""
 _LEFT_OVER_S = 86_400
@@ -138,7 +137,7 @@ def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
         with open(fd, "wb") as file:
             file.write(_HEADER.pack(_MAGIC, len(hashes)))
             file.write(hashes.astype("<u8").data)
-            file.write(records[first].astype("<i8").data)
+            file.write(records[first].data)
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -261,22 +260,16 @@ class StatCache:
         columns = [*stamps.T, *digests.reshape(-1, 4).T]
         records = [np.stack([*columns, mix_columns(columns).view(np.int64)], axis=1)]
         self._load()
-        size, merged, kept = len(stamps), [], 0
-        for name, segment in sorted((self._segments or {}).items(), key=lambda one: one[1].count):
-            if segment.count <= MERGE_UP_TO * size and size + segment.count <= MAX_RECORDS // 4:
-                size += segment.count
-                merged.append(name)
-        for name, segment in (self._segments or {}).items():  # the newest record of a file comes first
-            if name in merged:
-                theirs = segment.records(np.arange(segment.count))
-                records.append(theirs[_fits(theirs)])
-            else:
-                kept += segment.count
-                if kept + size > MAX_RECORDS:
-                    merged.append(name)
+        segments, size = self._segments or {}, len(stamps)
+        for segment in sorted(segments.values(), key=lambda one: one.count):
+            size += segment.count if segment.count <= MERGE_UP_TO * size else 0
+        merged = [name for name, one in segments.items() if one.count <= size]
+        for name in merged:  # the newest record of a file comes first
+            theirs = segments[name].records(np.arange(segments[name].count))
+            records.append(theirs[_fits(theirs)])
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{self.clock():020d}-{os.getpid()}-{next(self._counter)}.seg"
-        _write_segment(self.folder / name, np.concatenate(records))
+        _write_segment(self.folder / name, np.concatenate(records)[:MAX_RECORDS])
         self._pending.clear()
         for gone in merged:
             (self.folder / gone).unlink(missing_ok=True)

@@ -21,6 +21,7 @@ import contextlib
 import linecache
 import os
 import re
+import shutil
 import stat
 import sys
 import tokenize
@@ -45,8 +46,6 @@ _EVENTS = frozenset(
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
-_LOADER_READS = frozenset({"get_data", "get_source"})
-"""What a loader is asked for by `pkgutil` and by jobs; an import asks in a frame of its own."""
 _OPENS_SOURCE = tokenize.open.__code__.co_filename
 _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """Shows lines of a module's file in tracebacks and warnings; it has the one above open it."""
@@ -86,13 +85,11 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
             if path.__class__ is int or path is None:
                 return
             path = os.fsdecode(path)
-        if path[-4:] == ".pyc" or path[-3:] == ".py":
-            caller = sys._getframe(1)
-            by = caller.f_code.co_filename
-            while caller.f_back is not None and (by == _OPENS_SOURCE or _is_loader_read(caller.f_code)):
-                caller = caller.f_back  # `pkgutil.get_data` reads a source file as data
-                by = caller.f_code.co_filename
-            if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by == _SHOWS_LINES:
+        if path[-3:] == ".py":
+            caller: Any = sys._getframe(1)
+            if caller.f_code.co_filename == _OPENS_SOURCE:
+                caller = caller.f_back
+            if caller.f_code.co_filename.startswith((OWN_FOLDER, _SHOWS_LINES)):
                 return
         kind = Kind.READ
         if flags.__class__ is int:
@@ -100,15 +97,13 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                 kind = Kind.WRITTEN
             elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and not os.path.exists(path)):
                 kind = Kind.KEPT
-        if mode is None and path[:1] != "/":  # by os.open, which may have been given a folder
-            _note_in_folders(kind, path)
+        if mode is None and path[:1] != "/" and _has_open_folder():
+            if sys._getframe(1).f_code.co_filename != shutil.__file__:  # which lists what it removes
+                context.refuse("os.open is given a relative name while a folder is open")
+            return
         context.note(kind, path)
     except Exception as error:  # noqa: BLE001 - a hook that raises would break the user's call
         context.fail(error)
-
-
-def _is_loader_read(code: CodeType) -> bool:
-    return code.co_name in _LOADER_READS and code.co_filename.startswith(_BY_IMPORT)
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
@@ -164,17 +159,13 @@ def _path_of(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
-def _note_in_folders(kind: str, name: str) -> None:
-    """Notes a name that `os.open` was given: which folder it is relative to (`dir_fd=`) no event tells, so it
-    counts in each that is open. What is written there may be in any, so it is not known what was made."""
-    for text in os.listdir("/proc/self/fd"):
+def _has_open_folder() -> bool:
+    """Whether a name may be relative to a folder that is open (`dir_fd=`): no event tells."""
+    for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile, as the one that listed them
-            if not stat.S_ISDIR(os.fstat(int(text)).st_mode):
-                continue
-            if kind == Kind.READ:
-                context.note(Kind.READ, os.path.join(_path_of(int(text)), name))
-            else:
-                context.refuse("os.open writes a relative name while a folder is open")
+            if stat.S_ISDIR(os.fstat(int(name)).st_mode):
+                return True
+    return False
 
 
 def _note_listing(folder: Any) -> None:

@@ -18,8 +18,7 @@ NOTE [ What is loaded once ]
     What was read while a function's state was built counts for every data set that uses that state from then
     on, though nothing is read again:
       - for an item that loaded modules: for the data sets that count or meet one of these modules;
-      - by the calls that changed what the function holds (fill/recipe_guard.py): for the recipe that counts
-        the state as it was before them;
+      - for a recipe that counts a state as it was before calls (fill/recipe_guard.py): all of that recipe's;
       - where a recipe leaves something out (`untracked=`, a key of one's own): all that was read for others
         of its code.
 """
@@ -121,7 +120,6 @@ class Observer:
         roots: Roots | None = None,
         given: Sequence[Input] = (),
     ) -> None:
-        self._inherited = [one for one in recipe.inherits if one is not None]
         # Observers live as long as the process: of the recipe, not what it would keep alive.
         self._recipe = replace(
             recipe,
@@ -130,7 +128,6 @@ class Observer:
             parts={"environment": recipe.parts["environment"]},
             asked={"environment": recipe.asked.get("environment")},
             state=recipe.state._replace(rows={}, objects=frozenset()),
-            inherits=(),
         )
         self._roots = roots or Roots.of(recipe, root)
         self._stat_cache, self._trust, self._given = stat_cache, trust, given
@@ -158,7 +155,7 @@ class Observer:
 
     def __reduce__(self) -> Any:
         """Begins elsewhere with what its function's state was built from: it gets the function as it is."""
-        given = [*self._given, *(seen for one in self._inherited for log in one._logs() for seen in log)]
+        given = [*self._given, *(seen for one in self._sources() for seen in (*one._given, *one._log))]
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[Notice, ...]:
@@ -233,20 +230,20 @@ class Observer:
 
     def _sources(self) -> Iterator[Observer]:
         """Those whose function's state this one uses; see NOTE [ What is loaded once ]."""
-        for other in self._inherited:
-            yield other
-            yield from other._sources()
-        known = self._recipe.reached.keys()
-        for other in list(_used) if self._recipe.leaves_out else ():
+        mine, known = self._recipe, self._recipe.reached.keys()
+        for other in list(_used):
             theirs = other._recipe.reached.keys()
             # Where no project file counts, it is not known whether they share code.
-            if other is not self and not (known and theirs and known.isdisjoint(theirs)):
+            is_shared = mine.leaves_out and not (known and theirs and known.isdisjoint(theirs))
+            is_as_before = mine.digest != mine.state.digest and mine.digest == other._recipe.digest
+            if other is not self and (is_shared or is_as_before):
                 yield other
 
     def _logs(self) -> Iterator[Sequence[Input]]:
         """The logs of what counts for this data set."""
         yield self._given
         for source in self._sources():
+            yield source._given
             yield source._log
         for modules, log in _loads:
             if any(path in self._recipe.reached or path in self._modules for path in modules):
