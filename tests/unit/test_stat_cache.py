@@ -160,9 +160,7 @@ def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> Non
     assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
 
 
-def test_older_records_go_beyond_the_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_records_go_beyond_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stat_cache, "MAX_RECORDS", 30)
     memo = make(tmp_path)
     for start in range(0, 100, 10):

@@ -115,7 +115,7 @@ class Environment:
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
         """The distributions that count, by name: those of top-level modules, or `only` those named. Refuses a
         name that is not installed, and what was installed again after it was loaded."""
-        names = self._owning(top_levels) if only is None else {_normalised(name) for name in only}
+        names = self.owning(top_levels) if only is None else {_normalised(name) for name in only}
         for name in names - self.distributions.keys():
             raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
         found = {name: self.state(name) for name in sorted(names)}
@@ -127,11 +127,7 @@ class Environment:
             )
         return found
 
-    def observed(self, top_levels: Iterable[str]) -> dict[str, str]:
-        """As `counted`, but what was installed again after it was loaded is not refused."""
-        return {name: self.state(name) for name in sorted(self._owning(top_levels))}
-
-    def _owning(self, top_levels: Iterable[str]) -> set[str]:
+    def owning(self, top_levels: Iterable[str]) -> set[str]:
         """The distributions of modules, and what these require."""
         found: set[str] = set()
         queue = [name for top in top_levels for name in self._owners.get(top, ())]
@@ -318,21 +314,17 @@ def _is_replaced(one: Distribution) -> bool:
         return False
     if state not in _compared:
         loaded = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in one.top_levels]
-        files = {m: str(vars(m).get("__file__")) for m in loaded if type(m) is ModuleType}
-        own = {m: file for m, file in files.items() if file.startswith(one.folder + os.sep)}
+        files = {str(space_of(module).get("__file__")) for module in loaded}
+        own = [file for file in files if file.startswith(one.folder + os.sep)]
         if not own:
             return False
-        _compared[state] = any(
-            is_other_machine_code(file)
-            or (file.endswith(".py") and not is_as_written(m, file, is_library=True))
-            for m, file in own.items()
-        )
+        _compared[state] = not all(runs_as_written(file, is_library=True) for file in own)
     return _compared[state]
 
 
 def check_machine_code(path: str) -> None:
     """Refuses an extension module, or a library of `ctypes`, that was built again after it was loaded."""
-    if is_other_machine_code(path):
+    if _is_other_machine_code(path):
         raise UnkeyableError(
             f"{path} was rebuilt after this process had loaded it, so the loaded code is not the file's: "
             f"restart the kernel, or the process",
@@ -340,7 +332,7 @@ def check_machine_code(path: str) -> None:
         )
 
 
-def is_other_machine_code(path: str) -> bool:
+def _is_other_machine_code(path: str) -> bool:
     """Whether this process has loaded machine code from a path under which another file lies now."""
     if not _MACHINE_CODE.search(os.path.basename(path)):
         return False
@@ -357,17 +349,21 @@ def is_other_machine_code(path: str) -> bool:
         return False
     # An installer may have moved the old file before it removed it: of that the folder says nothing.
     gone = os.sep + os.path.basename(real) + _DELETED
-    is_loaded = any(space_of(module).get("__file__") == path for module in list(sys.modules.values()))
-    return is_loaded or any(name[0].endswith(gone) for _, *name in mapped if name)
+    return bool(_loaded_from(path)) or any(name[0].endswith(gone) for _, *name in mapped if name)
 
 
-def runs_as_written(path: str) -> bool:
-    """Whether the modules loaded from a file, if any, hold what its text says now."""
-    loaded = [one for one in list(sys.modules.values()) if space_of(one).get("__file__") == path]
-    return all(is_as_written(one, path) for one in loaded if type(one) is ModuleType)
+def _loaded_from(path: str) -> list[Any]:
+    return [one for one in list(sys.modules.values()) if space_of(one).get("__file__") == path]
 
 
-def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) -> bool:
+def runs_as_written(path: str, *, is_library: bool = False) -> bool:
+    """Whether what this process has loaded from a file, if anything, is what the file holds now."""
+    if not path.endswith(".py"):
+        return not _is_other_machine_code(path)
+    return all(_is_as_written(m, path, is_library) for m in _loaded_from(path) if type(m) is ModuleType)
+
+
+def _is_as_written(module: ModuleType, path: str, is_library: bool) -> bool:
     """Whether a module holds what the text of its file says, as far as functions and constants show. In a
     library `None` and containers may stand for what is set later, from elsewhere, too."""
     try:

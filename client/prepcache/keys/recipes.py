@@ -42,7 +42,7 @@ from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
-from prepcache.keys.paths import Read, check_reading, looks_like_path, path_hook
+from prepcache.keys.paths import Read, check_reading, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part, notes_on_ranks
 
 RECIPE_VERSION = 14
@@ -108,8 +108,6 @@ class Recipe:
     """Whether the code asks for the working directory."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Absolute paths under the checkout that stand as literals in the code."""
-    absolute_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
-    """Absolute paths in the config, in values and in environment variables; they count as passed."""
     named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Files that are there under paths that stand as literals in the code: C libraries may open them."""
     expand: bool = field(compare=False, repr=False, default=False)
@@ -222,7 +220,6 @@ def _settled(
     notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
     notes += notes_on_ranks(reach)
     notes += [_GENERATOR.format(place=place) for place in sorted(reach.generators)]
-    absolute = [text for text in (*reach.texts, *reach.variables.values()) if text and text[0] == "/"]
     before = changed_states.get(state.digest, [])
     if not isinstance(before, dict):
         for error in reach.unstable.values():
@@ -239,7 +236,6 @@ def _settled(
         root=root,
         asks_cwd="cwd" in reach.asked.topics,
         literal_paths=frozenset(t for t in texts if root is not None and t.startswith(root + os.sep)),
-        absolute_paths=frozenset(map(os.path.normpath, filter(looks_like_path, absolute))),
         named_files=frozenset(path for text in texts for path in files_named_in(text)),
         expand=parts["expand"],
         notes=tuple(notes),

@@ -138,7 +138,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename
         context.refuse("it makes or renames something in a folder that is open")
     elif event == "os.mkdir":
-        context.note(Kind.FOLDER_MADE, os.fsdecode(first))
+        context.note(Kind.KEPT, os.fsdecode(first))
     else:
         context.note(Kind.RENAMED, os.fsdecode(args[1]), os.path.abspath(os.fsdecode(first)))
 

@@ -75,8 +75,8 @@ class JobCode:
         self.codes: dict[int, CodeType] = {}
         """What is loaded of it, by address: what it calls is looked at on Python >= 3.12."""
         self.asks = self.attaches = False
-        """Whether it may ask what is there, or import by text (on Python 3.11 it is profiled then); and whether
-        a text in it may be SQL that attaches a database, whose file is opened in C."""
+        """Whether it may ask what is there, or import by text: on Python 3.11 it is profiled then. Whether a
+        text in it may be SQL that attaches a database, whose file is opened in C."""
         self._files = files
         self._looked = (0, 0)
 

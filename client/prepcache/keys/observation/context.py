@@ -34,11 +34,11 @@ class Kind:
 
     READ, WRITTEN = "read", "written"
     KEPT = "kept"
-    """Opened to be written, keeping what was there."""
+    """Opened to be written, keeping what was there; a folder that was to be made."""
     LISTED, ASKED, TOUCHED = "listed", "asked", "touched"
     NAMED, GIVEN, LITERAL = "named", "given", "literal"
     """To a C library; on the command line of a process; in the code."""
-    FOLDER_MADE, RENAMED = "folder made", "renamed"
+    RENAMED = "renamed"
     MODULE, MODULE_NAME = "module", "module name"
 
 

@@ -12,8 +12,8 @@ NOTE [ Names of observed files ]
     name, relative to the working directory; after a `chdir`, in each way that it may lead there. A path that
     stands as a literal in the code is absolute.
     Where one that is absolute was got from is not known, so it counts in each way that may lead to it:
-      - under the working directory, also relative to that, if it is under neither root and under no absolute
-        path that counts in the recipe, or the code asks for the working directory;
+      - under the working directory, also relative to that, if it is under neither root, or the code asks for
+        the working directory;
       - beside a root, also relative to that: labels beside the images, or `assets` beside the `src` of a
         project that was copied. A checkout is copied whole: what is beside it was not found from there.
 """
@@ -86,7 +86,6 @@ class Roots:
     Args:
         is_checkout: whether the first is one by its markers, and not only where the code is imported from.
         is_cwd_asked: whether the code asks for the working directory.
-        counted: absolute paths that count in the recipe. What lies there was found by them.
     """
 
     project: str | None = None
@@ -94,15 +93,13 @@ class Roots:
     cwd: str | None = None
     is_checkout: bool = True
     is_cwd_asked: bool = False
-    counted: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
         """The roots of this job."""
         items = None if root is None else os.path.abspath(os.fspath(root))
         is_whole = recipe.root is None or is_checkout(recipe.root)
-        counted = tuple(sorted(recipe.absolute_paths))
-        return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd, counted)
+        return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd)
 
     def names(self, path: str, folder: str | None, is_literal: bool = False) -> list[str]:
         """How a file counts; see NOTE [ Names of observed files ]. `folder` is as of `Input`."""
@@ -118,8 +115,7 @@ class Roots:
             if root is not None and _is_within(path, root):
                 from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()
                 return [f"{tag}:{os.path.relpath(path, root)}", *from_cwd]
-        is_counted = not self.is_cwd_asked and any(_is_within(path, place) for place in self.counted)
-        return [path, *(() if is_counted else self._from_cwd(path)), *self._beside(path)]
+        return [path, *self._from_cwd(path), *self._beside(path)]
 
     def _from_cwd(self, path: str) -> Iterator[str]:
         if self.cwd is not None and _is_within(path, self.cwd):
@@ -172,7 +168,7 @@ def still_true(
         is_listed = kind == "folder" and digest != FOLDER
         context.depend_on((path,), is_listed=is_listed)
         now = listing(path) if is_listed else digest_now(path, stat_cache, trust)[0]
-        if now != digest or (kind == "module" and not runs_as_written(path)):
+        if now != digest or not runs_as_written(path):
             return name
     return None
 

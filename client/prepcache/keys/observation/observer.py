@@ -33,7 +33,7 @@ from typing import Any
 
 from prepcache.digests import RecipeDigest
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.environment import is_other_machine_code, lately, runs_as_written
+from prepcache.keys.environment import lately, runs_as_written
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
@@ -256,8 +256,9 @@ class Observer:
         """The inputs that were not told before, by their names; `told` counts those of each log."""
         logs = list(self._logs())
         top_levels = {name for one in (self, *self._sources()) for name in list(one._top_levels)}
-        for name, digest in lately().observed(top_levels).items():
-            if self._recipe.parts["environment"]["distributions"].get(name) != digest:
+        installed, counted = lately(), self._recipe.parts["environment"]["distributions"]
+        for name in sorted(installed.owning(top_levels)):
+            if (digest := installed.state(name)) != counted.get(name):
                 yield Input("distribution", digest, name)
         for log in logs:
             begin = told.get(id(log), 0)
@@ -317,9 +318,6 @@ class Observer:
             self._take_module(full)
         elif fact.kind == Kind.LISTED:
             self._take_listing(full, fact, watch)
-        elif fact.kind == Kind.FOLDER_MADE:
-            if fact.info is None or (use is not None and use.stamp is None):  # others may have been first
-                self._put_out(full, uses)
         elif fact.kind in (Kind.WRITTEN, Kind.KEPT, Kind.RENAMED) and was_read:
             pass  # it stays an input, which has changed
         elif fact.kind in (Kind.WRITTEN, Kind.KEPT):
@@ -365,8 +363,7 @@ class Observer:
                 continue
             if not digest:
                 digest, stamp = digest_now(path, self._stat_cache, self._trust)
-                is_other = is_module and not runs_as_written(path)
-                if stamp != use.stamp or is_other or is_other_machine_code(path):
+                if stamp != use.stamp or not runs_as_written(path):
                     digest = CHANGED
             entry = Input(kind, digest, "", path, use.stamp, is_read, folder)
             if last is not None:
