@@ -25,11 +25,6 @@ def read_in_c(path):
     fd = in_c("open", os.fsencode(path), os.O_RDONLY)
     assert fd >= 0
     os.close(fd)
-
-def write_in_c(path):
-    fd = in_c("open", os.fsencode(path), os.O_WRONLY | os.O_TRUNC)
-    os.write(fd, b"written")
-    os.close(fd)
 """
 """Functions that open files in C, where Python does not see them."""
 

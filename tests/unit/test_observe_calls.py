@@ -189,14 +189,11 @@ def test_what_is_called_may_open_a_file_of_which_nothing_tells(
 
 
 @monitored
-@pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("write", ["x.write(path)", "x.make(path)", "x.libc.unlink(os.fsencode(path))"])
+@pytest.mark.parametrize("write", ["x.write(path)", "x.make(path)"])
 @pytest.mark.parametrize("again", ["pass", "os.access(path, os.F_OK) and x.read(path)"])
-def test_what_a_library_writes_there_is_no_input(
-    project: Project, library: types.ModuleType, exists: bool, write: str, again: str
+def test_what_a_library_writes_where_nothing_was_is_no_input(
+    project: Project, library: types.ModuleType, write: str, again: str
 ) -> None:
-    if exists:
-        project.put("a.mask", "of an earlier run")
     call = Observed(project, source(write, again))
     for _ in range(2):
         call(library)

@@ -38,7 +38,7 @@ _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _LINKS = frozenset({"os.link", "os.symlink"})
 _FORKS = frozenset({"os.fork", "os.forkpty"})
 _TOUCHES = frozenset({"os.utime", "os.chmod", "os.chown", "os.setxattr", "os.removexattr"})
-"""They change a file's stamp, and not its bytes."""
+"""They change a file's stamp, and not its bytes: what is no output has changed."""
 _EVENTS = frozenset(
     {
         "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
@@ -130,7 +130,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         for watch in context.present():
             watch.has_connected = True
     elif event in _TOUCHES:
-        context.note(Kind.TOUCHED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
+        context.note(Kind.ASKED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
     elif event in _FORKS:
         context.refuse("it forks, and what its children read is not seen")
     elif event in _LINKS:

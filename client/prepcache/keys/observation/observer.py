@@ -9,10 +9,10 @@ Invariants:
        equals.
     2. What was to be opened, or was asked for, and was not there is an input too.
     3. An output is what was opened to be written before it was read (unless that kept what was there), what
-       an output was renamed to before it was read, what lies in a folder that the function made, what was
-       handed to a process or to C, was not read before, and is another when the item is made, and what was
-       not read and is gone then. It takes back what other items only named or asked for. What else is another
-       has changed, unless the code only names it (C code may write it): nobody was seen to make it.
+       an output was renamed to before it was read, what lies in a folder that the function made, what came
+       where nothing was and its path was handed to a process or to C, and what a process wrote that was given
+       its path, before anything else was. It takes back what other items only named or asked for. What else
+       is another when the item is made has changed: nobody was seen to make it.
 
 NOTE [ What is loaded once ]
     What was read while a function's state was built counts for every data set that uses that state from then
@@ -81,22 +81,14 @@ class _Use:
     """What one item did with a path: its stamp at first, the folders it was used from, kinds of facts."""
 
     stamp: Stamp | None
-    is_alone: bool
-    """Whether the function has started no process, which may have written it."""
     folders: dict[str | None, None] = field(default_factory=dict)
     kinds: set[str] = field(default_factory=set)
 
     def is_made(self, now: Stamp | None) -> bool:
-        """Whether the function made what is there now."""
-        if now == self.stamp:
-            return False
-        is_handed = Kind.NAMED in self.kinds
-        if self.stamp is None:
-            return is_handed or Kind.GIVEN in self.kinds
-        if Kind.READ in self.kinds:
-            return False
-        by_c = self.is_alone and (is_handed or Kind.ASKED not in self.kinds)
-        return now is None or Kind.GIVEN in self.kinds or by_c
+        """Whether what is there now was made by a process or by C code, which was handed the path."""
+        is_handed = not self.kinds.isdisjoint((Kind.GIVEN, Kind.NAMED))
+        is_new = self.stamp is None or (Kind.GIVEN in self.kinds and Kind.READ not in self.kinds)
+        return now != self.stamp and is_handed and is_new
 
     def says_nothing(self, now: Stamp | None) -> bool:
         """Whether it was only named, and no file is there."""
@@ -286,10 +278,7 @@ class Observer:
             if self._outputs or not self._is_known(fact):
                 self._take_fact(fact, watch, uses)
         for path, use in uses.items():
-            if Kind.TOUCHED not in use.kinds:
-                self._settle(path, use)
-            elif len(use.kinds) > 1:  # its stamp tells no more whether its bytes changed
-                watch.failure = watch.failure or f"it touches {path} and does not write it"
+            self._settle(path, use)
         modules = {fact.full for fact in facts if fact.kind == Kind.MODULE and is_file_of_job(fact.full)}
         if modules:
             paths = {fact.full for fact in facts if not watch.owns(fact.full)}
@@ -334,11 +323,11 @@ class Observer:
 
     def _take_use(self, full: str, fact: Fact, uses: dict[str, _Use]) -> None:
         now = stamp_at(without_empty_log(full, fact.info))
-        use = uses.setdefault(full, _Use(now, not self._programs))
-        if now != use.stamp and Kind.TOUCHED not in use.kinds:
-            if use.is_made(now) and (now is None or not use.kinds.isdisjoint((Kind.NAMED, Kind.GIVEN))):
-                self._put_out(full, uses)
-                return
+        use = uses.setdefault(full, _Use(now))
+        if use.is_made(now):
+            self._put_out(full, uses)
+            return
+        if now != use.stamp:
             use.kinds.add(Kind.READ)  # who changed it was not seen: it stays an input, which has changed
         if fact.kind == Kind.GIVEN and Kind.NAMED in use.kinds:
             use.kinds.add(Kind.READ)  # C code may have read what a process writes now
@@ -400,7 +389,7 @@ class Observer:
     def _take_file(self, path: str, info: os.stat_result | None) -> None:
         """Notes a file that was read by its absolute name."""
         if self._is_input(path, info):
-            self._settle(path, _Use(stamp_at(info), True, {None: None}, {Kind.READ}))
+            self._settle(path, _Use(stamp_at(info), {None: None}, {Kind.READ}))
 
     def _take_module(self, path: str) -> None:
         """A module that was loaded, or asked for by its name: it counts with all that it imports."""
