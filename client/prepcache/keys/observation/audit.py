@@ -11,8 +11,8 @@ NOTE [ Unseen reads ]
     On Python 3.11 no event tells of `cv2.imread(f"{root}/{i:04d}.png")`, and the name is in no key. Over the
     first items the kernel's count of bytes is compared with the sizes of the files that were seen being
     opened, and of those that are open. It decides nothing: it is said once, with the remedy. Not counted are
-    items that are folders, load modules, start processes or open connections; processes in which other
-    threads run; files that are mapped.
+    items that are folders, load modules or start processes; processes in which other threads run; files
+    that are mapped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOUCHES = frozenset({"os.utime", "os.chmod", "os.chown", "os.setxattr", "os.rem
 _EVENTS = frozenset(
     {
         "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
-        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_TOUCHES, "socket.connect", *_FORKS,
+        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_TOUCHES, *_FORKS,
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
@@ -126,9 +126,6 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         _note_database(os.fsdecode(first))
     elif event in _STARTS:
         _note_start(event, args)
-    elif event == "socket.connect":
-        for watch in context.present():
-            watch.has_connected = True
     elif event in _TOUCHES:
         context.note(Kind.ASKED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
     elif event in _FORKS:
@@ -221,7 +218,7 @@ class UnseenReads:
             return
         self._items_left -= 1
         now = _bytes_read()
-        is_other = watch.programs or watch.has_connected or any(map(os.path.isdir, watch.items))
+        is_other = watch.programs or any(map(os.path.isdir, watch.items))
         has_loaded = any(fact.kind == Kind.MODULE for fact in watch.facts.values())
         if now is None or is_other or has_loaded or not is_alone():
             return

@@ -97,7 +97,6 @@ class Watch:
     failure: str = ""
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
-    has_connected: bool = False
     calls: int = 1
     older: Sequence[threading.Thread] = ()
     is_on: bool = True
