@@ -224,7 +224,8 @@ class UnseenReads:
             return
         with contextlib.suppress(OSError):  # no more files can be opened
             own = (*watch.items, *(f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")))
-            unseen = (now - before - watch.opened_bytes - sum(map(_size_of, own))) // watch.calls
+            seen = watch.opened_bytes + sum(os.path.getsize(one) for one in own if os.path.isfile(one))
+            unseen = (now - before - seen) // watch.calls
             if unseen > SLACK_BYTES:
                 self._items += 1
                 self._size = unseen
@@ -240,12 +241,3 @@ def _bytes_read() -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/io", "rb") as told:
         return int(told.read(512).split(maxsplit=2)[1])
     return None
-
-
-def _size_of(path: str) -> int:
-    """Of a regular file."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return 0
-    return info.st_size if stat.S_ISREG(info.st_mode) else 0

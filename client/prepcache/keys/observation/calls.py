@@ -147,18 +147,15 @@ _HOLD_CODE = frozenset(
 # -- what is asked for
 
 
-def _codes() -> dict[CodeType, str]:
-    names = ("exists", "lexists", "isfile", "isdir", "getsize", "getmtime")
-    functions = [getattr(os.path, name) for name in names]
-    functions += [getattr(Path, name) for name in ("stat", "exists", "is_file", "is_dir")]
-    functions += (importlib.import_module, importlib.util.find_spec)
-    found = [one for one in functions if isinstance(one, FunctionType)]
-    return {one.__code__: one.__code__.co_varnames[0] for one in found}
-
-
-_CODES = _codes()
+_QUESTIONS = (
+    *(getattr(os.path, n) for n in ("exists", "lexists", "isfile", "isdir", "getsize", "getmtime")),
+    *(getattr(Path, name) for name in ("stat", "exists", "is_file", "is_dir")),
+    importlib.import_module,
+    importlib.util.find_spec,
+)
+_CODES = {f.__code__: f.__code__.co_varnames[0] for f in _QUESTIONS if isinstance(f, FunctionType)}
 """The code of what asks, and the name of its first argument."""
-_IMPORT = importlib.import_module.__code__
+_IMPORT, _FIND_SPEC = importlib.import_module.__code__, importlib.util.find_spec.__code__
 _MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
 _FILES = frozenset(
     {code.co_filename for code in _CODES} | {str(getattr(module, "__file__", "")) for module in _MODULES}
@@ -172,27 +169,23 @@ _HANDED_ON = _FILES | {os.path.join(os.path.dirname(os.__file__), name) for name
 def _heard(frame: FrameType) -> None:
     """Takes in that a frame begins to run one of `_CODES`."""
     try:
-        _note(frame)
+        code, given, caller = frame.f_code, frame.f_locals, frame.f_back
+        if code is not _IMPORT:  # which libraries call for a job
+            while caller is not None and caller.f_code.co_filename in _HANDED_ON:
+                if caller.f_code.co_name in ("resolve", "mkdir"):
+                    return
+                caller = caller.f_back
+            if caller is not None and not is_file_of_job(caller.f_code.co_filename):
+                return
+        asked = given.get(_CODES[code])
+        if code in (_IMPORT, _FIND_SPEC):
+            package = given.get("package")
+            if isinstance(asked, str) and asked.strip(".") and (package or asked[0] != "."):
+                context.note(Kind.MODULE_NAME, importlib.util.resolve_name(asked, package))
+        elif isinstance(asked, str | bytes | os.PathLike) and asked:  # else no path, or a descriptor
+            context.note(Kind.ASKED, os.fsdecode(asked))
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         context.fail(error)
-
-
-def _note(frame: FrameType) -> None:
-    code, given, caller = frame.f_code, frame.f_locals, frame.f_back
-    asked = given.get(_CODES[code])
-    if code is not _IMPORT:  # which libraries call for a job
-        while caller is not None and caller.f_code.co_filename in _HANDED_ON:
-            if caller.f_code.co_name in ("resolve", "mkdir"):
-                return
-            caller = caller.f_back
-        if caller is not None and not is_file_of_job(caller.f_code.co_filename):
-            return
-    if code in (_IMPORT, importlib.util.find_spec.__code__):
-        package = given.get("package")
-        if isinstance(asked, str) and asked.strip(".") and (package or asked[0] != "."):
-            context.note(Kind.MODULE_NAME, importlib.util.resolve_name(asked, package))
-    elif isinstance(asked, str | bytes | os.PathLike) and asked:  # else no path, or a descriptor
-        context.note(Kind.ASKED, os.fsdecode(asked))
 
 
 def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractContextManager[None]:
@@ -437,15 +430,14 @@ def may_open(function: Any) -> bool:
         if "site-packages" in name or not name.startswith(OF_PYTHON):
             return not is_file_of_job(name)
         return not _is_audited(function) if inner is None else may_open(inner)
-    if kind.__module__ != "builtins" or issubclass(kind, type):
-        cls = function if issubclass(kind, type) else kind
-        return not all(_is_audited(one) or _is_class_of_job(one) for one in (*cls.__mro__, type(cls)))
-    owner = getattr(function, "__objclass__", None)  # of a method of a type
-    if owner is None and not function.__module__:  # of an object; C code may make one without an owner
-        keeper = getattr(function, "__self__", function)
-        owner = keeper if isinstance(keeper, type) else type(keeper)
-        return not hasattr(owner, function.__name__) or not _is_audited(owner)
-    return not _is_audited(function if owner is None else owner)
+    if kind.__module__ == "builtins" and not issubclass(kind, type):  # a function or a method in C
+        owner = getattr(function, "__objclass__", None)
+        if owner is None and not function.__module__:
+            keeper = getattr(function, "__self__", function)
+            owner = keeper if isinstance(keeper, type) else type(keeper)
+        return not _is_audited(owner or function)
+    cls = function if issubclass(kind, type) else kind
+    return not all(_is_audited(one) or _is_class_of_job(one) for one in (*cls.__mro__, type(cls)))
 
 
 def _is_audited(thing: Any) -> bool:

@@ -33,7 +33,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.labels import space_of
 from prepcache.keys.code.project import Places, is_checkout, working_folder
-from prepcache.keys.environment import Environment, runs_as_written
+from prepcache.keys.environment import REPLACED, Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
@@ -159,7 +159,7 @@ def still_true(
             continue
         if kind == "distribution":
             installed = installed or Environment()
-            if _distribution(name, installed) != digest:
+            if digest == REPLACED or name not in installed.distributions or installed.state(name) != digest:
                 return name
             continue
         path = roots.path(name)
@@ -217,13 +217,6 @@ def listing(path: str) -> str:
 def digest_of_names(names: Iterable[bytes]) -> str:
     kept = sorted(name for name in names if name != b"__pycache__")
     return blake3(_LISTING_DOMAIN + b"\0".join(kept)).hexdigest()
-
-
-def _distribution(name: str, installed: Environment) -> str | None:
-    try:
-        return installed.counted((), [name])[name]
-    except UnkeyableError:
-        return None
 
 
 # -- modules
