@@ -53,6 +53,7 @@ def commit(
     owner_uid: int,
     allowed_items: AllowedItems | None = None,
     holder: str | None = None,
+    digest: Digest | None = None,
 ) -> Committed:
     """Takes staged files into the store, all or none (NOTE [ Commit order ] in durable.py).
 
@@ -60,12 +61,15 @@ def commit(
         owner_uid: whose files they must be, and who owns the entries.
         allowed_items: which items the leases name; None allows all.
         holder: the session that takes holds on the new artifacts.
+        digest: which one each file must have.
 
     Raises:
         StagedFileRefused, TooLarge, UnknownRecipe, Declined, StoreError: nothing was committed.
     """
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
+        if digest is not None and any(file.digest != digest for file in files):
+            raise errors.StagedFileRefused(f"its bytes do not have the digest {digest}")
         if len({file.header.edition for file in files}) > 1:
             raise errors.StagedFileRefused("the files of one commit must be of one edition")
         sharing: dict[int, bool] = {}
