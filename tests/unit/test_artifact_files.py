@@ -80,15 +80,6 @@ def test_too_many_observed_inputs_are_not_written(tmp_path: Path) -> None:
         assert (tmp_path / "a").stat().st_size == 0
 
 
-def test_writes_go_on_after_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [torch.arange(n) for n in range(30)]
-    write(tmp_path / "whole", samples)
-    writev = os.writev
-    monkeypatch.setattr(os, "writev", lambda fd, views: writev(fd, [views[0][:1000]]))
-    write(tmp_path / "short", samples)
-    assert (tmp_path / "short").read_bytes() == (tmp_path / "whole").read_bytes()
-
-
 def test_a_full_disk_is_an_os_error() -> None:
     """No room is the kernel's error, unchanged: the store decides what it means."""
     writer = artifact.Writer(RECIPE)
@@ -240,11 +231,11 @@ def test_observed_inputs_are_joined_unless_they_differ(tmp_path: Path) -> None:
 
 def test_copies_go_on_after_short_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = _write_parts(tmp_path, [[torch.arange(100), torch.arange(50)], [torch.arange(70)]])
+    write(tmp_path / "whole", [torch.arange(100), torch.arange(50), torch.arange(70)])
     preadv, writev = os.preadv, os.writev
     monkeypatch.setattr(os, "preadv", lambda fd, into, at: preadv(fd, [into[0][:99]], at))
     monkeypatch.setattr(os, "writev", lambda fd, buffers: writev(fd, [buffers[0][:77]]))
     merge(tmp_path / "merged", paths)
-    write(tmp_path / "whole", [torch.arange(100), torch.arange(50), torch.arange(70)])
     assert (tmp_path / "merged").read_bytes() == (tmp_path / "whole").read_bytes()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,7 @@ import prepcache
 from prepcache import CachedDataset, UnkeyableError
 from prepcache.errors import PreprocessError
 
-
-@pytest.fixture(autouse=True)
-def no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("no_daemon")
 
 
 class ByMethod(CachedDataset):
@@ -76,17 +71,6 @@ def test_a_function_that_asks_for_its_own_length_does_not_wait(who: str) -> None
         options: Any = {"here": {}, "a worker": {"num_workers": 1}, "a thread": {"executor": pool}}[who]
         with pytest.raises(PreprocessError, match="would wait forever: pass it what it needs in config="):
             Known([1, 2], length_of_itself, expand=True, **options)
-
-
-@pytest.mark.parametrize("is_lazy", [False, True])
-def test_a_thread_of_the_pool_prepares_by_itself(is_lazy: bool) -> None:
-    def open_and_prepare() -> list[int]:
-        ds = CachedDataset([1, 2], round, executor=pool, lazy=is_lazy, version=1, code=None)
-        ds.prepare()
-        return list(ds)
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(open_and_prepare).result() == [1, 2]
 
 
 class Holder:

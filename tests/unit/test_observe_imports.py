@@ -10,7 +10,6 @@ import pytest
 from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
-PLUGIN = "def f(x): return importlib.import_module(str('plug') + 'in').g(x)"
 PACKAGE = """
 def locate(path):
     top, *rest = path.split('.')
@@ -18,17 +17,6 @@ def locate(path):
 def f(x): return locate('pack.deep.scale.Scale').by
 """
 MODULES: dict[str, tuple[dict[str, str], str, list[str]]] = {
-    "unforeseen": ({"plugin": "def g(x): return 1"}, PLUGIN, ["plugin.py"]),
-    "with what it imports": (
-        {"deep": "N = 1", "plugin": "import deep\ndef g(x): return deep.N"},
-        f"importlib.import_module(str('de') + 'ep')\n{PLUGIN}",
-        ["deep.py", "plugin.py"],
-    ),
-    "loaded before": (
-        {"plugin": "def g(x): return 1"},
-        f"importlib.import_module(str('plug') + 'in')\n{PLUGIN}",
-        ["plugin.py"],
-    ),
     "in a package that was loaded before": (
         {"pack__deep__scale": "class Scale: by = 1", "pack____init__": "", "pack__deep____init__": ""},
         f"importlib.import_module(str('pack/deep/scale').replace('/', '.'))\n{PACKAGE}",

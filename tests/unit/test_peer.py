@@ -43,12 +43,6 @@ def test_the_highest_uid_is_not_taken_for_ours() -> None:
     assert Peer.of(Connection()) == Peer(2**32 - 2, 7)
 
 
-def test_a_tcp_peer_is_nobody() -> None:
-    with socket.socket(socket.AF_INET) as sock:
-        found = Peer.of(sock)
-    assert found == Peer(None, 0) and found.open_pidfd() is None
-
-
 def test_a_pidfd_is_of_the_peer_where_it_can_be_seen() -> None:
     assert Peer(os.getuid(), 0).open_pidfd() is None
     ours, theirs = socket.socketpair()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,11 @@ def make(item: int) -> int:
     return item
 
 
+pytestmark = pytest.mark.usefixtures("no_daemon")
+
+
 @pytest.fixture(name="ds")
-def ds_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CachedDataset[int]:
-    monkeypatch.setenv("PREPCACHE", "off")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def ds_fixture(no_daemon: None) -> CachedDataset[int]:
     return CachedDataset(range(COUNT), make, lazy=True, progress=False)
 
 
@@ -28,7 +28,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def there(monkeypatch: pytest.MonkeyPatch, ds: Any, cached: set[int]) -> None:
+def there(ds: Any, cached: set[int]) -> None:
     """These positions are cached, from now on."""
     places = ds._samples.catalogue.places
     for position in cached:
@@ -44,22 +44,18 @@ def test_each_epoch_is_another_permutation_of_all_positions(ds: CachedDataset[in
     assert list(CachedFirstSampler(ds, generator=seeded(2))) != first
 
 
-def test_cached_samples_come_first_and_in_random_order(
-    ds: CachedDataset[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there(monkeypatch, ds, set(range(20)))
+def test_cached_samples_come_first_and_in_random_order(ds: CachedDataset[int]) -> None:
+    there(ds, set(range(20)))
     order = list(CachedFirstSampler(ds, generator=seeded(1)))
     assert set(order[:20]) == set(range(20)) and sorted(order) == list(range(COUNT))
     assert order[:20] != sorted(order[:20]) and order[20:] != sorted(order[20:])
 
 
-def test_what_others_make_meanwhile_comes_next(
-    ds: CachedDataset[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_make_meanwhile_comes_next(ds: CachedDataset[int]) -> None:
     positions = iter(CachedFirstSampler(ds, generator=seeded(1)))
     given = [next(positions)]
     made = {position for position in range(COUNT) if position not in given and position % 3 == 0}
-    there(monkeypatch, ds, made)
+    there(ds, made)
     given += [next(positions) for _ in made]
     assert set(given[1:]) == made
     assert sorted([*given, *positions]) == list(range(COUNT))
@@ -116,8 +112,6 @@ def test_what_cannot_be_sampled_is_refused_by_name(ds: CachedDataset[int]) -> No
         sampler.state_dict(1)
 
 
-def test_an_empty_data_set_has_empty_epochs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_an_empty_data_set_has_empty_epochs() -> None:
     empty = CachedDataset([], make, lazy=True, progress=False)
     assert list(CachedFirstSampler(empty)) == [] == list(CachedFirstSampler(empty, num_replicas=2))
