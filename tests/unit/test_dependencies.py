@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -15,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from prepcache.keys.recipes import recipe
+from support.programs import python
 from support.projects import Project, changes, drift, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
@@ -145,9 +144,6 @@ def test_notes_of_a_librarys_decorator_are_the_functions_own(
     assert drift(made) == {"prep.g": False}
 
 
-CLIENT = str(Path(__file__).resolve().parents[2] / "client")
-
-
 def loaded(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -201,16 +197,7 @@ def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) ->
         job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.keys.recipes import recipe\n"
         "import json\nprint(json.dumps(recipe(f).parts['code']['files']))"
     )
-    environ = {**os.environ, "PYTHONPATH": CLIENT}
-    done = subprocess.run(
-        [sys.executable, "job.py"],
-        env=environ,
-        cwd=project.folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert list(json.loads(done.stdout)) == ["job.py"]
+    assert list(json.loads(python("job.py", cwd=project.folder).stdout)) == ["job.py"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy.random
 import pytest
 
 from prepcache.keys.recipes import recipe
+from support.programs import python
 from support.projects import Project, project_fixture  # noqa: F401
 
 LIBRARY = '''
@@ -263,9 +262,9 @@ def test_an_edit_counts_and_addresses_do_not(project: Project, name: str) -> Non
 
 def test_a_table_of_own_methods_has_no_order_that_counts(project: Project, libraries: Path) -> None:
     project.write(prep=HELD.replace("$", "A.Compose([A.Resize(4)])"))
-    command = [sys.executable, "-c", "import prep, prepcache; print(prepcache.recipe(prep.f).digest)"]
+    ask = "import prep, prepcache; print(prepcache.recipe(prep.f).digest)"
     told = set()
     for seed in "12":
         env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "site-packages"}
-        told.add(subprocess.run(command, cwd=libraries, env=env, stdout=-1, check=True).stdout)
+        told.add(python("-c", ask, cwd=libraries, env=env).stdout)
     assert len(told) == 1

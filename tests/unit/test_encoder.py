@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import encoder as encoder_module
 from prepcache.keys.encoding.encoder import Encoder
 from prepcache.keys.markers import plain, strip, tree
+from support.programs import python
 
 
 def encode(value: object) -> bytes:
@@ -73,8 +73,7 @@ def test_encoding_plain_values_imports_no_library() -> None:
         "from prepcache.keys.items import load; load(('a', 1));"
         "print({m.partition('.')[0] for m in sys.modules.keys() - before} - sys.stdlib_module_names)"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
-    assert ast.literal_eval(run.stdout) == {"blake3", "prepcache"}
+    assert ast.literal_eval(python("-c", script).stdout) == {"blake3", "prepcache"}
 
 
 def padded(fill: int) -> Any:

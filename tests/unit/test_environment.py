@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys import environment
 from prepcache.keys.environment import Environment
+from support.programs import python
 from support.projects import Project, drift, project_fixture  # noqa: F401
 
 
@@ -161,10 +161,9 @@ def in_a_job(site: Path, steps: str) -> str:
     (site / "one").mkdir(parents=True, exist_ok=True)
     (site / "one" / "__init__.py").write_text("from one import inner")
     (site / "one" / "inner.py").write_text(INNER)
-    search = [str(site), str(Path(environment.__file__).parents[2])]
     info = install(site, "one", record="one/__init__.py,sha256=a,1\none/inner.py,sha256=a,1\n")
-    job = JOB.format(search=search, info=str(info), steps=steps)
-    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True)
+    job = JOB.format(search=[str(site)], info=str(info), steps=steps)
+    done = python("-c", job)
     if (info / "x").exists():
         (info / "x").rmdir()
     return done.stdout.strip()

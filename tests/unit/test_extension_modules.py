@@ -20,8 +20,6 @@ from prepcache.keys.observation.inputs import CHANGED
 from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 
-CLIENT = str(Path(__file__).resolve().parents[2] / "client")
-
 SOURCE_IN_C = """
 #include <Python.h>
 static PyObject *g(PyObject *self, PyObject *args) {{ return PyLong_FromLong({}); }}
@@ -79,7 +77,7 @@ def _compiled(project: Project, number: int, folder: Path | None = None) -> Path
 
 def _digests_elsewhere(project: Project, first: str = "", names: Iterable[str] = ("prep",)) -> list[str]:
     """The digest of `f` in modules, in a process of its own, where an extension module is loaded anew."""
-    ask = f"import importlib, sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\n{first}\n"
+    ask = f"import importlib, sys; sys.path.insert(0, {str(project.folder)!r})\n{first}\n"
     ask += f"from prepcache.keys.recipes import recipe\nfor name in {[*names]!r}:\n"
     ask += "    print(recipe(importlib.import_module(name).f, code='function').digest)"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from prepcache.keys.code.fingerprint import docstrings, fingerprint, nested
-
-CLIENT = str(Path(__file__).resolve().parents[2] / "client")
+from support.programs import python
 
 
 def of(text: str) -> str:
@@ -83,22 +78,12 @@ def test_long_code_with_far_jumps_has_a_fingerprint_of_its_own() -> None:
 
 def test_neither_the_hash_seed_nor_what_has_run_counts() -> None:
     ask = (
-        f"import sys; sys.path.insert(0, {CLIENT!r})\n"
         "from prepcache.keys.code.fingerprint import fingerprint\n"
         "def f(x): return x in {'aa', 'bb', 'cc'} or (x + x)[: len(x)]\n"
         "before = fingerprint(f.__code__.replace())\nfor _ in range(2000): f('aa'), f('c')\n"
         "assert fingerprint(f.__code__.replace()) == before\nprint(before)"
     )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", ask],
-            env={"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    found = {python("-c", ask, env={"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")}
     assert len(found) == 1
 
 

@@ -83,6 +83,8 @@ def test_a_file_that_a_function_uses_is_seen_and_checked(project: Project, how: 
 NOT_SEEN = {
     "made where nothing was": "tried((HERE / 'v.txt').read_text); (HERE / 'v.txt').write_text('1'); (HERE / 'v.txt').read_text()",
     "made only where it is not there": "open(HERE / 'v.txt', 'x').close(); tried(open, HERE / 'v.txt', 'x'); (HERE / 'v.txt').read_text()",
+    "touched where nothing was": "p = f'{HERE}/mark'; Path(p).touch(); assert os.path.exists(p)",
+    "opened to be made": "p = f'{HERE}/mark'; os.close(os.open(p, os.O_CREAT | os.O_RDWR)); assert os.path.exists(p)",
     "a log": "open(HERE / 'log', 'a').close(); open(HERE / 'log', 'a').close()",
     "made under another name": "tried((HERE / 'v.txt').read_text); (HERE / 'n').write_text('1'); os.replace(HERE / 'n', HERE / 'v.txt'); (HERE / 'v.txt').read_text()",
     "temporary": "with tempfile.NamedTemporaryFile('w+') as t: open(t.name).close()",
@@ -97,7 +99,7 @@ NOT_SEEN = {
 
 @pytest.mark.parametrize("how", NOT_SEEN)
 def test_what_says_nothing_or_is_made_is_no_input(project: Project, how: str) -> None:
-    watched = Watched(project, source(NOT_SEEN[how]))
+    watched = Watched(project, "from pathlib import Path" + source(NOT_SEEN[how]))
     assert watched.names == [] and not watched.failure
 
 
@@ -181,10 +183,13 @@ def test_reads_of_a_process_are_inputs_and_writes_are_not(
     assert watched.changed() == "cwd:read.txt"
 
 
-def test_a_file_that_is_read_before_it_is_rewritten_has_changed(project: Project) -> None:
+@pytest.mark.parametrize(
+    "write", ["p.write_text('2')", "pathlib.Path(f'{p}.new').write_text('1'); os.replace(f'{p}.new', p)"]
+)
+def test_a_file_that_is_read_before_it_is_rewritten_has_changed(project: Project, write: str) -> None:
     project.put("n.txt", "1")
-    watched = Watched(project, source("p = HERE / 'n.txt'; p.write_text(p.read_text() + '1')"))
-    assert watched.names == [watched.changed()] == ["project:n.txt"]
+    watched = Watched(project, source("p = HERE / 'n.txt'", "p.read_text()", write))
+    assert watched.digests == {"project:n.txt": CHANGED} and watched.changed() == "project:n.txt"
 
 
 BETWEEN = {

@@ -1,12 +1,19 @@
-"""Observed inputs: modules, libraries and distributions that a function loads unforeseen."""
+"""Observed inputs of the import system: modules found, edited, looked for and read; libraries."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import pickle
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 
 import pytest
+from blake3 import blake3
 
+from prepcache.keys.observation.inputs import CHANGED, Roots, still_true
+from prepcache.keys.observation.observer import Observer
+from prepcache.keys.recipes import Recipe, recipe
 from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -92,3 +99,141 @@ def test_a_module_that_was_not_found_is_awaited(project: Project, place: str, wi
 def test_an_import_that_the_recipe_counts_is_no_observation(project: Project) -> None:
     project.write(lazy="def g(x): return 1")
     assert Watched(project, "def f(x):\n    import lazy\n    return lazy.g(x)").names == []
+
+
+PREP = "def f(x):\n    from plugin import g\n    return g(x)\n"
+PLUGIN = "def g(x): return x * 10\n"
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+def test_a_counted_module_edited_before_its_import_has_changed(project: Project, code: str) -> None:
+    project.write(prep=PREP, plugin=PLUGIN)
+    module = project.load()
+    made = recipe(module.f, code=code)
+    observer = Observer(made)
+    project.write(plugin=PLUGIN.replace("10", "1000"))
+    importlib.invalidate_caches()
+    with observer.watching():
+        assert module.f(1) == 1000
+    taken = observer.taken()
+    assert [(row["kind"], row["name"]) for row in taken] == [("module", "project:plugin.py")]
+    assert still_true(taken, roots=Roots.of(made)) is None
+    project.write(plugin=PLUGIN)
+    assert project.recipe(code=code) == made
+    assert still_true(taken, roots=Roots.of(made)) == "project:plugin.py"
+
+
+UNFORESEEN = "import importlib\ndef f(x): return importlib.import_module(str('plug') + 'in').g(x)\n"
+DEEP = {"plugin": "import deep\ndef g(x): return x * deep.N\n", "deep": "N = 10\n"}
+
+
+def _observed(made: Recipe) -> dict[str, str]:
+    """The digests of what a data set that is opened now observes."""
+    assert made.preprocess is not None
+    observer = Observer(made)
+    with observer.watching():
+        made.preprocess(1)
+    return {row["name"]: row["digest"] for row in observer.taken()}
+
+
+def _still(made: Recipe, observed: dict[str, str]) -> str | None:
+    rows = [{"kind": "module", "name": name, "digest": digest} for name, digest in observed.items()]
+    return still_true(rows, roots=Roots.of(made))
+
+
+@pytest.mark.parametrize("module", sorted(DEEP))
+def test_a_module_edited_since_it_was_loaded_has_changed(project: Project, module: str) -> None:
+    """What the next data set makes is the old text's, and the file says the new one."""
+    project.write(prep=UNFORESEEN, **DEEP)
+    made, name = project.recipe(), f"project:{module}.py"
+    before = _observed(made)
+    project.write(**{module: DEEP[module].replace("N = 10", "N = 20").replace("x * deep", "x + deep")})
+    assert {one for one, digest in _observed(made).items() if digest == CHANGED} == {name}
+    project.write(**{module: DEEP[module]})
+    assert _observed(made) == before
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["reloaded", "imported anew"])
+def test_samples_of_an_edited_module_hit_once_it_is_loaded(project: Project, is_new: bool) -> None:
+    project.write(prep=UNFORESEEN, **DEEP)
+    made = project.recipe()
+    before = _observed(made)
+    text = DEEP["deep"].replace("10", "1000")
+    project.write(deep=text)
+    other = {**before, "project:deep.py": blake3(text.encode()).hexdigest()}
+    assert _still(made, before) == _still(made, other) == "project:deep.py"
+    if is_new:
+        gone = [sys.modules.pop(name) for name in DEEP]
+        assert gone, "and still there, as what came from them may be"
+        importlib.invalidate_caches()
+    else:
+        importlib.reload(sys.modules["deep"])
+    assert _observed(made) == other
+    assert _still(made, other) is None
+
+
+NAME = "str('pack') + '.' + 'part'"
+READS = {
+    "a spec": ("import importlib.util", f"importlib.util.find_spec({NAME})"),
+    "a relative spec": ("import importlib.util as u", "u.find_spec(str('.') + 'part', 'pack')"),
+    "a loader": ("import pkgutil", f"pkgutil.resolve_name({NAME})"),
+    "data": ("import pkgutil", "pkgutil.get_data('pack', str('part') + '.py')"),
+    "source": ("import pack", "pack.__spec__.loader.get_data(str(HERE / 'pack' / 'part.py'))"),
+    "source by name": (
+        "import importlib.util",
+        f"importlib.util.find_spec({NAME}).loader.get_source({NAME})",
+    ),
+    "resource": ("from importlib import resources as r", "r.files('pack').joinpath('part.py').read_text()"),
+}
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("what", READS)
+def test_what_the_import_system_reads_is_an_input(project: Project, what: str, is_loaded: bool) -> None:
+    imports, call = READS[what]
+    project.write(pack____init__="", pack__part="K = 1")
+    load = "importlib.import_module('pack.part')" if is_loaded else ""
+    watched = Watched(
+        project, f"import importlib\n{imports}\n{load}\ndef f(x): return bool({call})", code="function"
+    )
+    assert watched.failure == "" and watched.changed() is None
+    project.write(pack__part="K = 2")
+    assert watched.changed() == "project:pack/part.py"
+
+
+def test_a_module_that_was_looked_for_and_came_is_a_change(project: Project) -> None:
+    watched = Watched(
+        project, "import importlib.util\ndef f(x): return importlib.util.find_spec(str('lat') + 'er')"
+    )
+    assert watched.changed() is None
+    project.write(later="")
+    assert watched.changed() == "project:later.py"
+
+
+@pytest.mark.parametrize("code", ["function", "script"])
+def test_a_module_looked_for_by_a_literal_counts(project: Project, code: str) -> None:
+    project.write(prep="from importlib.util import find_spec\ndef f(x): return find_spec('later') is None")
+    digests = [project.digest(code=code)]
+    for text in ("K = 1", "K = 2"):
+        project.write(later=text)
+        importlib.invalidate_caches()
+        digests.append(project.digest(code=code))
+    assert len({*digests}) == 3
+
+
+def test_data_beside_a_package_is_an_input(project: Project) -> None:
+    project.write(pack____init__="")
+    data = project.put("pack/words.txt", "one")
+    source = """
+    import pkgutil
+    from importlib import resources
+    def f(x):
+        return pkgutil.get_data("pack", "words.txt"), [p.name for p in resources.files("pack").iterdir()]
+    """
+    watched = Watched(project, "\n".join(line[4:] for line in source.splitlines()))
+    assert watched.changed() is None
+    data.write_text("two")
+    assert watched.changed() == "project:pack/words.txt"
+    data.write_text("one")
+    project.put("pack/more.txt", "")
+    assert watched.changed() == "project:pack"

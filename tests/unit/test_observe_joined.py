@@ -1,16 +1,27 @@
-"""What workers observed, put together: each tells of an input once, and the parent looks after it."""
+"""What other threads, processes and data sets read for the function counts, each input once."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Roots, still_true
 from prepcache.keys.observation.observer import Observer
-from support.observing import Observed, told_by_child
+from prepcache.keys.recipes import recipe
+from support.observing import Observed, Watched, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
 READING = "def f(x): return (HERE / x).read_text()"
@@ -93,3 +104,130 @@ def test_a_file_named_in_the_code_and_written_at_times_is_none(project: Project)
         joined.add(other.observer.news())
         one(True)
         assert joined.taken() == one.observer.taken() == []
+
+
+WAIT_S = 60
+Work = Callable[[], Any]
+READ = "def f(x): return x((HERE / 'v.txt').read_text)"
+
+
+@pytest.fixture(name="loop")
+def loop_fixture() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread, with a thread in its pool."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(asyncio.to_thread(int), loop).result(WAIT_S)
+    yield loop
+    asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(WAIT_S)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(WAIT_S)
+    loop.close()
+
+
+@pytest.fixture(name="pool")
+def pool_fixture() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result(WAIT_S)
+        yield pool
+
+
+async def in_loop(work: Work) -> Any:
+    return work()
+
+
+async def in_thread(work: Work) -> Any:
+    return await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("how", [in_loop, in_thread])
+def test_what_an_older_event_loop_opens_for_the_function_is_seen(
+    project: Project, loop: asyncio.AbstractEventLoop, how: Callable[[Work], Any]
+) -> None:
+    project.put("v.txt", "one")
+    ask = lambda work: asyncio.run_coroutine_threadsafe(how(work), loop).result(WAIT_S)  # noqa: E731
+    watched = Watched(project, READ, ask)
+    assert watched.names == ["project:v.txt"]
+    project.put("v.txt", "two")
+    assert watched.changed() == "project:v.txt"
+
+
+def test_opens_of_an_older_pool_in_the_context_are_seen(project: Project, pool: ThreadPoolExecutor) -> None:
+    project.put("v.txt", "one")
+    watched = Watched(project, READ, lambda work: pool.submit(copy_context().run, work).result(WAIT_S))
+    assert watched.names == ["project:v.txt"]
+
+
+def test_what_an_older_pool_opens_for_others_is_not_seen(
+    project: Project, loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor
+) -> None:
+    """Work that the job handed over counts for nobody, nor does what the function left behind."""
+    path = project.put("v.txt", "one")
+    call = Observed(project, "def f(x): return x()")
+    go, is_left = threading.Event(), threading.Event()
+
+    def wait_and_read() -> None:
+        go.wait(WAIT_S)
+        path.read_text()
+
+    theirs = pool.submit(wait_and_read)
+    call(lambda: (go.set(), theirs.result(WAIT_S)))
+    assert call.observer.taken() == []
+
+    async def later() -> None:
+        await asyncio.to_thread(is_left.wait, WAIT_S)
+        path.read_text()
+
+    left: list[Any] = []
+    call(lambda: left.append(asyncio.run_coroutine_threadsafe(later(), loop)))
+    first, call.observer = call.observer, Observer(call.recipe)
+    call(lambda: (is_left.set(), left[0].result(WAIT_S)))
+    assert first.taken() == call.observer.taken() == []
+
+
+@pytest.mark.parametrize("how", ["items", "tree", "config", "observed", "listed", "within"])
+def test_inputs_of_a_nested_data_set_count_for_the_function(
+    project: Project, tmp_path: Path, how: str
+) -> None:
+    """Where the memo knows the bytes of a file, nothing is opened."""
+    memo = StatCache(tmp_path / "memo", window_ns=lambda _: 0)
+    path = project.put("data/v.txt", "one")
+    project.write(prep="def outer(x): return x\ndef inner(x): return x\n")
+    module = project.load()
+    inner = Observer(recipe(module.inner))
+    memo_knows = [digest_file(str(path), memo, "stat").digest]
+    with inner.watching():
+        path.read_text()
+        os.listdir(path.parent)
+    rows = inner.taken()
+    outer = Observer(recipe(module.outer))
+    with outer.watching():
+        if how == "items":
+            ItemHasher(stat_cache=memo).digest_many([path, (1, path)])
+        elif how == "tree":
+            ItemHasher(stat_cache=memo).digest_many([path.parent])
+        elif how == "config":
+            memo_knows.append(digest_file(str(path), memo, "stat").digest)
+        elif how == "within":
+            with inner.watching([path]):
+                path.read_text()
+        else:
+            kind = "folder" if how == "listed" else "file"
+            rows = [row for row in rows if row["kind"] == kind]
+            assert still_true(rows, memo, Roots.of(recipe(module.inner))) is None
+    assert len(set(memo_knows)) == 1
+    names = {row["name"] for row in outer.taken()}
+    assert names >= ({"project:data"} if how == "listed" else {"project:data/v.txt"})
+
+
+def test_a_data_set_opened_by_another_thread_does_not_count(project: Project, tmp_path: Path) -> None:
+    memo = StatCache(tmp_path / "memo", window_ns=lambda _: 0)
+    path = project.put("v.txt", "one")
+    project.write(prep="def outer(x): return x\n")
+    outer = Observer(recipe(project.load().outer))
+    digest_file(str(path), memo, "stat")
+    with ThreadPoolExecutor(1) as pool:  # its thread is younger than the observer
+        pool.submit(int).result()
+        with outer.watching():
+            pool.submit(ItemHasher(stat_cache=memo).digest_many, [path]).result()
+    assert not [row for row in outer.taken() if row["name"].endswith("v.txt")]

@@ -85,14 +85,6 @@ def test_a_file_that_the_function_touches_has_changed(project: Project, touch: s
         assert found == [CHANGED]
 
 
-@pytest.mark.parametrize("way", ["pathlib.Path(p).touch()", "os.close(os.open(p, os.O_CREAT | os.O_RDWR))"])
-def test_a_file_that_the_function_creates_is_no_input(project: Project, way: str) -> None:
-    found = Watched(
-        project, f"def f(x):\n    p = f'{{HERE}}/mark'\n    {way}\n    assert os.path.exists(p)\n"
-    )
-    assert found.names == []
-
-
 @pytest.mark.parametrize("way", ["open('labels', 'a').close()", "os.close(os.open('labels', os.O_WRONLY))"])
 def test_a_file_that_was_there_and_is_kept_counts_if_read(
     project: Project, monkeypatch: pytest.MonkeyPatch, way: str
@@ -104,14 +96,6 @@ def test_a_file_that_was_there_and_is_kept_counts_if_read(
     assert "project:labels" in found.names and found.changed() is None
     project.put("labels", "two")
     assert found.changed() is not None
-
-
-def test_a_file_that_is_read_and_then_replaced_has_changed(project: Project) -> None:
-    project.put("labels", "one")
-    lines = ["p = pathlib.Path(f'{HERE}/labels')", "p.read_text()"]
-    lines += ["pathlib.Path(f'{p}.new').write_text('one')", "os.replace(f'{p}.new', p)"]
-    found = Watched(project, "def f(x):\n" + "".join(f"    {line}\n" for line in lines))
-    assert [(row["name"], row["digest"]) for row in found.taken] == [("project:labels", CHANGED)]
 
 
 EDITS = {"a pattern": "subprocess.run('for one in *mask; do echo two >$one; done', shell=True, cwd=HERE)"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from prepcache.keys import randomness
+from support.programs import python
 
 DRAWS = {
     "random": lambda n: [random.random() for _ in range(n)],
@@ -134,5 +134,4 @@ def test_numpys_generator_is_watched_when_loaded_late() -> None:
         "with Guard() as watched: f()\n"
         "print(watched.drawn)\n"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "{'numpy.random'}"
+    assert python("-c", code).stdout.strip() == "{'numpy.random'}"
