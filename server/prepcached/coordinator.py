@@ -142,7 +142,8 @@ class Coordinator:
         if request.nbytes:
             refusal = await daemon.quick(daemon.store.refusal, request.nbytes)
         if refusal:
-            self._note_declined(session, request)
+            if request.left:
+                self.served.add(declined_items=session.note_declined(request.recipe, request.left))
             is_waited_for = recipe in self._waited_for(session)
             return wire.LeaseAnswer(is_declined=True, reason=refusal, is_waited_for=is_waited_for)
         if self.tier is not None and request.generation >= table.generation(recipe):
@@ -288,10 +289,6 @@ class Coordinator:
                 recipe=scopes.digest(recipe),
             )
         self._registered[recipe] = ""  # a job before the start has told its name
-
-    def _note_declined(self, session: Session, request: wire.LeaseRequest) -> None:
-        if request.left:
-            self.served.add(declined_items=session.note_declined(request.recipe, request.left))
 
     async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
         """Raises the table's generation to the store's, which may be ahead. Not to the client's: between the
