@@ -23,7 +23,7 @@ from support import stores
 from support.fork_processes import Running
 from support.stores import RECIPE, item
 
-ATTACH_TIMEOUT_S = 120  # one that is missed leaves the actor waiting, and all tests after it fail
+ATTACH_TIMEOUT_S = 20
 BEFORE = {item(name) for name in range(8)}
 AFTER = {
     "commit": BEFORE | {item("new"), item("newer")},
