@@ -248,6 +248,7 @@ def names(x=1):
 {script}
 """
 COVERAGE = """
+import os
 os.environ["COVERAGE_CORE"] = "sysmon"
 import coverage
 run = coverage.Coverage(data_file=None, config_file=False)
