@@ -136,26 +136,22 @@ async def in_loop(work: Work) -> Any:
     return work()
 
 
-async def in_thread(work: Work) -> Any:
-    return await asyncio.to_thread(work)
-
-
-@pytest.mark.parametrize("how", [in_loop, in_thread])
-def test_what_an_older_event_loop_opens_for_the_function_is_seen(
-    project: Project, loop: asyncio.AbstractEventLoop, how: Callable[[Work], Any]
+@pytest.mark.parametrize("how", ["in its loop", "in a thread of its loop", "in a pool, in the context"])
+def test_what_an_older_thread_opens_for_the_function_is_seen(
+    project: Project, loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, how: str
 ) -> None:
     project.put("v.txt", "one")
-    ask = lambda work: asyncio.run_coroutine_threadsafe(how(work), loop).result(WAIT_S)  # noqa: E731
+
+    def ask(work: Work) -> Any:
+        if "pool" in how:
+            return pool.submit(copy_context().run, work).result(WAIT_S)
+        asked = asyncio.to_thread(work) if "thread" in how else in_loop(work)
+        return asyncio.run_coroutine_threadsafe(asked, loop).result(WAIT_S)
+
     watched = Watched(project, READ, ask)
     assert watched.names == ["project:v.txt"]
     project.put("v.txt", "two")
     assert watched.changed() == "project:v.txt"
-
-
-def test_opens_of_an_older_pool_in_the_context_are_seen(project: Project, pool: ThreadPoolExecutor) -> None:
-    project.put("v.txt", "one")
-    watched = Watched(project, READ, lambda work: pool.submit(copy_context().run, work).result(WAIT_S))
-    assert watched.names == ["project:v.txt"]
 
 
 def test_what_an_older_pool_opens_for_others_is_not_seen(
