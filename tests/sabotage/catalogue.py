@@ -72,7 +72,7 @@ SABOTAGES = [
     Sabotage("users share all entries though they are apart", "prepcached.auth:Auth.scope", gives(""), "tests/contract/test_api_isolation.py::test_a_user_is_given_what_he_made_and_nothing_of_anothers"),
     Sabotage("users see all entries though they are apart", "prepcached.auth:Auth._confined_to", nothing, "tests/contract/test_api_isolation.py::test_a_user_is_given_what_he_made_and_nothing_of_anothers"),
     Sabotage("users who cannot be told apart share", "prepcached.auth:Auth.caller", unchecked("NOBODY_UID"), "tests/contract/test_api_isolation.py::test_users_who_cannot_be_told_apart_are_refused"),
-    Sabotage("every user of the socket is root", "prepcached.auth:Peer.of", lambda f: classmethod(lambda cls, connection: cls(0, 0)), "tests/unit/test_peer.py::test_a_unix_peer_is_who_the_kernel_says"),
+    Sabotage("every user of the socket is root", "prepcached.auth:Peer.of", lambda f: classmethod(lambda cls, connection: cls(0, 0)), "tests/unit/test_listen.py::test_a_unix_peer_is_who_the_kernel_says"),
     Sabotage("a death is told to nobody", "prepcached.auth:Peer.open_pidfd", gives(None), "tests/contract/test_api_lifetimes.py::test_a_session_ends_with_its_process"),
     # leases
     Sabotage("a lease's token is not compared", "prepcached.leases:LeaseTable._fenced", lambda f: lambda self, session, lease, token: f(self, session, lease, self._leases[lease].token if lease in self._leases else token), "tests/unit/test_leases_daemon.py::test_a_lease_acts_with_its_token_and_in_its_session_only"),

@@ -1,4 +1,4 @@
-"""The daemon's sockets: who may use them, and what is not taken away from others."""
+"""The daemon's sockets: who may use them, what is not taken away from others, and who asks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import stat
+import struct
+import subprocess
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +15,7 @@ import pytest
 
 from prepcache.errors import ConfigError
 from prepcached import __main__, cli
+from prepcached.auth import Peer
 from prepcached.config import Settings
 from prepcached.start import is_activated, listen
 from support.serving import build
@@ -116,3 +119,39 @@ def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     assert not is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
     [sock] = listen(settings(tmp_path), environ)
     sock.close()
+
+
+def test_a_unix_peer_is_who_the_kernel_says() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert Peer.of(ours) == Peer(os.getuid(), os.getpid())
+
+
+def test_the_highest_uid_is_not_taken_for_ours() -> None:
+    """Negative uids are the daemon's own words: who has the token, those who are trusted (auth.py)."""
+
+    class Connection:
+        family = socket.AF_UNIX
+
+        def getsockopt(self, level: int, name: int, size: int) -> bytes:
+            return struct.pack("=iII", 7, 2**32 - 2, 2**32 - 2)
+
+    assert Peer.of(Connection()) == Peer(2**32 - 2, 7)
+
+
+def test_a_pidfd_is_of_the_peer_where_it_can_be_seen() -> None:
+    assert Peer(os.getuid(), 0).open_pidfd() is None
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pidfd = Peer.of(ours).open_pidfd()
+    assert pidfd is not None
+    with open(f"/proc/self/fdinfo/{pidfd}") as info:
+        assert f"Pid:\t{os.getpid()}\n" in info.read()
+    os.close(pidfd)
+
+
+def test_a_process_that_is_gone_gives_no_pidfd() -> None:
+    with subprocess.Popen(["true"]) as child:
+        pass
+    with pytest.raises(ProcessLookupError):
+        Peer(1, child.pid).open_pidfd()
