@@ -134,7 +134,7 @@ class Making:
         finally:
             progress.close()
         artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
-        artifacts.session.found(*self._tally.note_fill(filled, todo))
+        artifacts.session.heartbeat.note_found(*self._tally.note_fill(filled, todo))
         by.keeps = by.is_lazy or bool(filled.reason and not filled.is_declined)
         self._say_filled(filled, said)
         by.refuse_draws(filled.drawn)

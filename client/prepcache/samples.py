@@ -106,7 +106,7 @@ class Preprocessing:
 
     def tell(self, done: int, total: int) -> None:
         if self.artifacts.mode.is_writing:
-            self.artifacts.session.progress(self.recipe, done, total)
+            self.artifacts.session.heartbeat.note_progress(self.recipe, done, total)
 
     def executor_here(self) -> Executor | None:
         """What calls the function: none for one of its own threads, which would wait for itself, and none in
@@ -181,7 +181,7 @@ class Samples:
 
     def note_hits(self) -> None:
         """Counts the items that were cached at the opening as hits."""
-        self.by.artifacts.session.found(*self.tally.note_hits())
+        self.by.artifacts.session.heartbeat.note_found(*self.tally.note_hits())
 
     def say_opening(self, root: str | os.PathLike[str] | None) -> None:
         """Says what is there, and why the rest is not."""
@@ -208,7 +208,7 @@ class Samples:
             self._progress = Progress(
                 by.name, total, total - missing, by.progress, by.tell, is_background=True
             )
-            by.artifacts.session.at_beat(self._show_progress)
+            by.artifacts.session.heartbeat.on_beat.add(self._show_progress)
 
     def _show_progress(self) -> None:
         progress, artifacts = self._progress, self.by.artifacts

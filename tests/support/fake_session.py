@@ -76,7 +76,7 @@ class FakeSession:
         self.header = "session.token"
         self.calls: list[str] = []
         self.dropped: list[wire.ArtifactRef] = []
-        self.heartbeat = SimpleNamespace(look=lambda: None)
+        self.heartbeat = SimpleNamespace(look=lambda: None, note_lost=self._note_lost)
         self._staged = 0
 
     def _called(self, method: str) -> None:
@@ -117,9 +117,6 @@ class FakeSession:
             waited_for = {(one.session, one.recipe) for one in daemon.table.waited_for()}
             is_waited_for = (self.name, recipe) in waited_for
             return wire.LeaseAnswer(None, lease, tuple(answer.granted), held, is_waited_for=is_waited_for)
-
-    def found(self, items: int, saved_s: float) -> None:
-        self._called("found")
 
     def stage(self) -> FakeStaged:
         self._called("stage")
@@ -180,21 +177,10 @@ class FakeSession:
             daemon.table.finish_commit(commit, items, generation)
             return wire.Committed(generation, tuple(refs))
 
-    def forsake(self, leases: Sequence[wire.Lease]) -> None:
-        self.calls.append("forsake")
+    def _note_lost(self, lease: str) -> None:
+        self.calls.append("lost")
         with self.daemon.lock:
-            self.daemon.table.forsake(self.name, [lease.id for lease in leases])
-
-    def release(self, lease: wire.Lease) -> None:
-        self._called("release")
-        with self.daemon.lock:
-            self.daemon.table.release(self.name, lease.id, lease.token)
-
-    def progress(self, recipe: Any, done: int, total: int) -> None:
-        self._called("progress")
+            self.daemon.table.forsake(self.name, [lease])
 
     def path_of(self, ref: wire.ArtifactRef) -> str:
         return str(self.daemon.folder / ref.digest)
-
-    def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
-        self.dropped.extend(refs)

@@ -52,7 +52,7 @@ class Artifacts:
         self.session = self.sharing = session
         self.catalogue, self.index = catalogue, catalogue.index
         self.generation = 0
-        self.drop = session.drop_hold
+        self.drop = session.dropped.extend
 
     def lease(self, *given: Any, **named: Any) -> Any:
         answer = self.sharing.lease(*given, **named)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import pickle
@@ -256,9 +255,8 @@ class Daemon:
     def __init__(self, files: Files, found: wire.Resolved) -> None:
         self.files = files
         self.found: wire.Resolved | None = found
-        self.dropped: list[wire.ArtifactRef] = []
-        self.drop_hold = self.dropped.extend
-        self.heartbeat = SimpleNamespace(looking=contextlib.nullcontext)
+        self.dropped: list[str] = []
+        self.heartbeat = SimpleNamespace(drop=self.dropped.extend)
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         return self.files.folder / ref.digest
@@ -329,7 +327,7 @@ def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: 
     found.index.opens_with(lambda ref, *_: files.open(ref))
     artifacts.let_go({"ff" * 32})
     assert len(found.missing) == 0
-    assert found.refs == [merged] and daemon.dropped == parts
+    assert found.refs == [merged] and daemon.dropped == [part.digest for part in parts]
     daemon.found = wire.Resolved(4, True, ())
     artifacts.let_go({merged.digest})
     assert found.missing.tolist() == [0, 1], "it was purged"

@@ -14,7 +14,6 @@ from prepcache.daemon.launcher import Endpoint
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
-from prepcache.index.artifact_set import ArtifactSet
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
@@ -66,7 +65,7 @@ def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench, request_fo
     """Also where a commit hears of it, which is not repeated: its leases are forgotten, too."""
     bench.world.artifacts = [1, 2]
     removed: list[set[str]] = []
-    bench.session.on_removed(removed.append)
+    bench.session.heartbeat.on_removed.add(removed.append)
     bench.session.resolve(SomeRecipe(), register=True)
     bench.world.artifacts = [2]
 
@@ -127,8 +126,8 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
             heard.append(digests)
 
     data_set, gone = DataSet(), DataSet()
-    bench.session.on_removed(data_set.let_go)
-    bench.session.on_removed(gone.let_go)
+    bench.session.heartbeat.on_removed.add(data_set.let_go)
+    bench.session.heartbeat.on_removed.add(gone.let_go)
     del gone
     digest = f"{1:064x}"
     beats: list[Any] = []
@@ -141,144 +140,29 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
     bench.world.said["POST sessions/beat"] = beat
     bench.world.artifacts = [1]
     found = bench.session.resolve(SomeRecipe())
-    bench.session.progress(SomeRecipe(), 3, 9)
-    bench.session.touch([digest])
-    bench.session.drop_hold(found.artifacts)
+    bench.session.heartbeat.note_progress(SomeRecipe(), 3, 9)
+    bench.session.heartbeat.note_used([digest])
+    bench.session.heartbeat.drop(one.digest for one in found.artifacts)
     wait_until(lambda: heard)
     assert heard[0] == {digest}
     assert any(b["progress"] == [{"recipe": RECIPE, "name": "tokens", "done": 3, "total": 9}] for b in beats)
     assert any(b["dropped"] == [digest] for b in beats)
 
 
-def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench) -> None:
+def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "BEAT_SHORTEST_S", 600.0)
     bench.world.artifacts = [1]
     found = bench.session.resolve(SomeRecipe())
 
     def lease(request: Request) -> Any:
         if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
             return bench.world.on_post_leases(request)
-        bench.session.drop_hold(found.artifacts)
+        bench.session.heartbeat.drop(one.digest for one in found.artifacts)
         return reply({"is_declined": True, "reason": "no room"})
 
     bench.world.said["POST leases"] = lease
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
-    assert len(bench.sent("POST", "/leases")) in (2, 3), "a beat of the thread's may be under way"
-
-
-def test_who_is_declined_waits_for_threads_that_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are about to drop what their answers hold; two that look and are declined wait for neither."""
-    monkeypatch.setattr(waits, "DROPS_S", 600.0)
-    bench.world.artifacts = [1]
-    found = bench.session.resolve(SomeRecipe())
-    are_looking, are_declined = threading.Barrier(3), threading.Barrier(3)
-
-    def lease(request: Request) -> Any:
-        if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
-            return bench.world.on_post_leases(request)
-        are_declined.wait(60)
-        return reply({"is_declined": True, "reason": "no room"})
-
-    def looks() -> None:
-        with bench.session.heartbeat.looking():
-            are_looking.wait(60)
-            are_declined.wait(60)
-            bench.session.drop_hold(found.artifacts)
-
-    def asks(number: int) -> None:
-        with on_own_time(60.0), bench.session.heartbeat.looking():  # a crowded machine keeps them apart
-            are_looking.wait(60)
-            granted[number] = bench.session.lease(RECIPE, 0, items(number), want=1).granted
-
-    granted: dict[int, tuple[int, ...]] = {}
-    bench.world.said["POST leases"] = lease
-    threads = [threading.Thread(target=looks), *(threading.Thread(target=asks, args=(n,)) for n in (1, 2))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert granted == {1: (0,), 2: (0,)}
-
-
-def test_what_waits_for_threads_that_look_is_charged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "DROPS_S", 2.0)
-    bench.session.resolve(SomeRecipe())
-    budget, is_looking, is_over = bench.session.budget, threading.Event(), threading.Event()
-
-    def looks() -> None:
-        with bench.session.heartbeat.looking():
-            is_looking.set()
-            is_over.wait(60)
-
-    thread = threading.Thread(target=looks)
-    thread.start()
-    assert is_looking.wait(60)
-    bench.world.said["POST leases"] = lambda request: reply({"is_declined": True, "reason": "no room"})
-    budget.charge(budget.remaining_s - 0.5)
-    assert bench.session.lease(RECIPE, 0, items(1), want=1).is_declined
-    is_over.set()
-    thread.join(60)
-    assert budget.remaining_s < 0.3, "all but what every answer may take"
-
-
-def test_who_is_declined_waits_for_a_beat_that_tells_drops(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waits, "DROPS_S", 600.0)
-    bench.world.artifacts = [1]
-    found = bench.session.resolve(SomeRecipe())
-    is_telling, is_declined = threading.Event(), threading.Event()
-    told: list[Any] = []
-
-    def beat(request: Request) -> Any:
-        if request.json["dropped"]:
-            is_telling.set()
-            is_declined.wait(60)
-            told.append(request)
-        return bench.world.on_post_sessions_beat(request)
-
-    def lease(request: Request) -> Any:
-        if told:
-            return bench.world.on_post_leases(request)
-        is_declined.set()
-        return reply({"is_declined": True, "reason": "no room"})
-
-    bench.world.said |= {"POST sessions/beat": beat, "POST leases": lease}
-    bench.session.drop_hold(found.artifacts)
-    assert is_telling.wait(60)
-    assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
-
-
-def test_who_is_declined_waits_for_what_a_poll_has_found(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It holds all that it found, too, until the useless is dropped."""
-    artifacts: Any = ArtifactSet(SomeRecipe(), bench.session.client, root=None, trust="stat")  # type: ignore[arg-type]
-    heartbeat, is_waiting = bench.session.heartbeat, list[bool]()
-    declined = threading.Thread(target=heartbeat.await_looks, args=(600.0,), daemon=True)
-
-    def absorb(self: ArtifactSet, resolved: wire.Resolved) -> bool:
-        declined.start()
-        declined.join(0.2)
-        is_waiting.append(declined.is_alive())
-        return False
-
-    monkeypatch.setattr(ArtifactSet, "absorb", absorb)
-    bench.world.said["POST leases"] = lambda request: reply({"look_again": bench.world.resolved()})
-    artifacts.lease(RECIPE, 0, items(1), want=1, wait_s=0.25)
-    declined.join(60)
-    assert is_waiting == [True] and not declined.is_alive()
-
-
-def test_a_beat_that_hangs_is_not_waited_for_beyond_the_limit(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waits, "BEAT_LIMIT_S", 600.0)
-    heartbeat = bench.session.heartbeat
-    waiting = threading.Thread(target=heartbeat.await_looks, args=(0.01,), daemon=True)
-    with heartbeat._telling:
-        waiting.start()
-        waiting.join(60)
-        assert not waiting.is_alive()
+    assert len(bench.sent("POST", "/leases")) == 2
 
 
 def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:
@@ -288,7 +172,7 @@ def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:
         beats.append(request.json["used"])
         return None if len(beats) == 1 else bench.world.on_post_sessions_beat(request)
 
-    bench.session.touch([f"{1:064x}"])
+    bench.session.heartbeat.note_used([f"{1:064x}"])
     bench.world.said["POST sessions/beat"] = beat
     bench.session.resolve(SomeRecipe())
     wait_until(lambda: len(beats) > 2)

@@ -53,7 +53,7 @@ def test_a_lost_lease_is_given_back_by_a_heartbeat(bench: Bench) -> None:
     bench.world.said["POST leases"] = lambda r: problem("store-error", 500)
     with pytest.raises(StoreError):
         bench.session.lease(RECIPE, 0, items(1), want=1)
-    bench.session.forsake([wire.Lease("kept", "t", 1.0)])
+    bench.session.heartbeat.note_lost("kept")
     expected = sorted([told_lost(bench)[0][0], "kept"])
     wait_until(lambda: any(beat.json["lost"] == expected for beat in bench.sent("POST", "/s1/beat")))
     heard = len(bench.sent("POST", "/s1/beat"))

@@ -1,14 +1,14 @@
 """The heartbeat of a session: what it tells the daemon every few seconds, and what it hears back.
 
 In an outage the same thread asks the daemon whether it answers, starts the user's own one, and ends the
-outage. While a process holds the daemon's socket, one request waits for its answer.
+outage.
 
 Invariants:
     1. The thread waits on its own time, and says and raises nothing: a job must not notice it.
     2. What is to be told is kept until a beat that told it was answered.
     3. An answer puts holds on all that it names. Drops that are told meanwhile may undo one: that
        artifact may be evicted while it is read, and stays mapped.
-    4. An outage ends only when the daemon has answered, and then once more within `PROMPT_S`.
+    4. An outage ends only when the daemon has answered within `PROMPT_S`.
 
 Locking: `_lock` guards the sets; callbacks and requests run without it. `_telling` is held over a beat.
 """
@@ -30,9 +30,11 @@ from prepcache.digests import Digest, RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownSession
 from prepcache.forks import ForkLock
 from prepcache.protocol import wire
+from prepcache.protocol.units import shortened
 
 if TYPE_CHECKING:
     from prepcache.daemon.session import Session
+    from prepcache.keys.recipes import Recipe
 
 log = logging.getLogger("prepcache")
 
@@ -70,14 +72,14 @@ class Heartbeat:
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self.on_removed = Callbacks()
+        """Called from the thread, with digests whose maps must be let go (purged, weakened)."""
         self.on_beat = Callbacks()
+        """Called from the thread, after each beat."""
         self._begin()
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._telling = threading.Lock()
-        self.tells = 0
-        """How often drops were told."""
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._is_back = threading.Event()
@@ -86,8 +88,6 @@ class Heartbeat:
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
         self.dropped: set[str] = set()
-        self._looking: set[int] = set()
-        self._looked = threading.Condition()
         self._lost: set[str] = set()
         self.found = (0, 0.0)
         self.held: set[str] = set()
@@ -138,18 +138,21 @@ class Heartbeat:
     def is_me(self) -> bool:
         return self._thread is threading.current_thread()
 
-    # The outbox.
+    # The outbox: told with the next beat.
 
-    def note_progress(self, recipe: str, name: str, done: int, total: int) -> None:
+    def note_progress(self, recipe: Recipe, done: int, total: int) -> None:
+        name, digest = shortened(recipe.name, wire.MAX_NAME), RecipeDigest(recipe.digest)
         with self._lock:
-            self._progress.pop(recipe, None)
-            self._progress[recipe] = wire.Progress(RecipeDigest(recipe), name, min(done, total), total)
+            self._progress.pop(digest, None)
+            self._progress[digest] = wire.Progress(digest, name, min(done, total), total)
 
     def note_used(self, digests: Iterable[str]) -> None:
+        """Artifacts that were read: their holds stay strong."""
         with self._lock:
             self._used.update(digests)
 
     def drop(self, digests: Iterable[str]) -> None:
+        """Artifacts that are not mapped any more: their holds are given up."""
         with self._lock:
             gone = set(digests)
             self.dropped |= gone
@@ -157,10 +160,12 @@ class Heartbeat:
             self.held -= gone
 
     def note_found(self, items: int, saved_s: float) -> None:
+        """So many items were there, at a cost of so many seconds."""
         with self._lock:
             self.found = self.found[0] + items, self.found[1] + saved_s
 
     def note_lost(self, lease: str) -> None:
+        """A lease that is given back, also with the next request for one."""
         with self._lock:
             self._lost.add(lease)
 
@@ -187,34 +192,6 @@ class Heartbeat:
             digests = {str(ref.digest) for ref in artifacts}
             self.held |= digests
             self.dropped -= digests
-
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """While this thread asks for an answer that holds all that it names, until the useless is dropped."""
-        with self._looked:
-            self._looking.add(threading.get_ident())
-        try:
-            yield
-        finally:
-            self._end_looking()
-
-    def _end_looking(self) -> bool:
-        with self._looked:
-            was = threading.get_ident() in self._looking
-            self._looking.discard(threading.get_ident())
-            self._looked.notify_all()
-        return was
-
-    def await_looks(self, wait_s: float) -> None:
-        """Waits until no other thread is looking, or telling what it has dropped, at most `wait_s` in all.
-        Two that wait do not wait for each other."""
-        was_looking, until = self._end_looking(), time.monotonic() + wait_s
-        with self._looked:
-            self._looked.wait_for(lambda: not self._looking, wait_s)
-            if was_looking:
-                self._looking.add(threading.get_ident())
-        if self._telling.acquire(timeout=max(0.0, until - time.monotonic())):
-            self._telling.release()
 
     def take_held(self) -> set[str]:
         with self._lock:
@@ -253,7 +230,6 @@ class Heartbeat:
                 self.dropped.update(set(dropped) - self.held)
             raise
         finally:
-            self.tells += bool(dropped)
             self._telling.release()
         with self._lock:
             self._used.difference_update(used)
@@ -313,15 +289,13 @@ def _beat(session: Session, header: str) -> None:
 
 
 def _answers(session: Session) -> bool:
-    """Whether the daemon answers, and promptly when it is asked once more."""
+    """Whether the daemon answers promptly; the user's own one is started if nobody listens."""
     try:
-        for wait_s in (waits.LISTEN_S, waits.PROMPT_S):
-            session.client.transport.call("GET", "/healthz", limit_s=wait_s)
+        session.client.transport.call("GET", "/healthz", limit_s=waits.PROMPT_S)
     except DaemonUnreachable as error:
         if error.data.get("why") == "absent":
             session.start_again()
+        return False
     except PrepcacheError:
-        pass
-    else:
-        return True
-    return False
+        return False
+    return True

@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_NAME = 256
-"""Characters of a name in a message."""
 log = logging.getLogger("prepcache")
 
 
@@ -125,15 +123,13 @@ class Session:
         """
         asked = wire.ResolveRequest(
             recipe=RecipeDigest(recipe.digest),
-            name=shortened(recipe.name, MAX_NAME),
+            name=shortened(recipe.name, wire.MAX_NAME),
             generation=generation,
             hold=hold,
             register=fitting(recipe.parts) if register else None,
         )
         try:
-            found: wire.Resolved = self.run(
-                self._call("POST", "/v1/resolve", wire.Resolved, asked), acts=hold
-            )
+            found: wire.Resolved = self._ask("POST", "/v1/resolve", wire.Resolved, asked, acts=hold)
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:
                 raise
@@ -153,22 +149,20 @@ class Session:
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
             more: as in `LeaseRequest`, as the others.
         """
-        wait_s, run, tells = min(wait_s, wire.MAX_WAIT_S), bytes(items), 0
+        wait_s, run = min(wait_s, wire.MAX_WAIT_S), bytes(items)
 
         def ask(limit_s: float, session: str) -> Any:
-            nonlocal tells
-            tells = self.heartbeat.tells
             with self.heartbeat.asking() as (lease, lost):
                 asked = wire.LeaseRequest(
                     lease, RecipeDigest(recipe), generation, run, want, wait_s=wait_s, lost=lost, **more
                 )
-                call = self._call("POST", "/v1/leases", wire.LeaseAnswer, asked)
-                return call(limit_s=limit_s, session=session)
+                return self.client.transport.call(
+                    "POST", "/v1/leases", asked, gives=wire.LeaseAnswer, limit_s=limit_s, session=session
+                )
 
-        while True:
-            answer: wire.LeaseAnswer = self.run(ask, wait_s=wait_s, acts=True)
-            if not answer.is_declined or not self._makes_way(tells):
-                break
+        answer: wire.LeaseAnswer = self.run(ask, wait_s=wait_s, acts=True)
+        if answer.is_declined and self._makes_way():
+            answer = self.run(ask, wait_s=wait_s, acts=True)
         if lie := answer.lie(len(run) // 32, want):
             raise self._give_up(f"the daemon's answer is invalid: {lie}")
         if (again := answer.look_again) is not None:
@@ -190,14 +184,12 @@ class Session:
         """
         header = self.open()
         try:
-            while True:
-                tells = self.heartbeat.tells
-                try:
-                    committed = self._handover.commit(header, leases, staged, limit_s)
-                    break
-                except Declined:
-                    if not self._makes_way(tells):
-                        raise
+            try:
+                committed = self._handover.commit(header, leases, staged, limit_s)
+            except Declined:
+                if not self._makes_way():
+                    raise
+                committed = self._handover.commit(header, leases, staged, limit_s)
         except UnknownSession:
             with contextlib.suppress(PrepcacheError):
                 self.reopen(header)
@@ -215,12 +207,12 @@ class Session:
         return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:
-        info: inspection.Info = self.run(self._call("GET", "/v1/info", inspection.Info))
+        info: inspection.Info = self._ask("GET", "/v1/info", inspection.Info)
         return info.limits
 
     def leased_by(self, pids: set[int]) -> int:
         """How many items processes of this machine make, or have made and not committed."""
-        told: inspection.SessionList = self.run(self._call("GET", "/v1/sessions", inspection.SessionList))
+        told: inspection.SessionList = self._ask("GET", "/v1/sessions", inspection.SessionList)
         return sum(seen.leased_items for seen in told.sessions if seen.pid in pids)
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
@@ -233,53 +225,19 @@ class Session:
         self.open()
         return self._handover.path_of(ref, self.heartbeat.held)
 
-    def at_beat(self, callback: Callable[[], None]) -> None:
-        """Calls back, from the beat thread, after each beat."""
-        self.heartbeat.on_beat.add(callback)
-
     @property
     def is_by_path(self) -> bool:
         return self._handover.is_by_path
 
-    def _makes_way(self, tells: int) -> bool:
-        """Tells at once which holds were dropped, for lack of room; whether any were since `tells` was so.
-
-        Another thread may be looking through an answer, which holds all that it names: it is waited for.
-        """
-        budget, began = self._budget_here(), time.monotonic()
-        self.heartbeat.await_looks(min(waits.DROPS_S, budget.remaining_s))
-        budget.charge(time.monotonic() - began - waits.FREE_S)
+    def _makes_way(self) -> bool:
+        """After a refusal for lack of room: tells at once which holds were dropped; whether any were."""
+        if (header := self.header) is None or not self.heartbeat.dropped:
+            return False
         try:
-            if (header := self.header) is not None and self.heartbeat.dropped:
-                self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
+            self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
         except PrepcacheError:
             return False
-        return self.heartbeat.tells != tells
-
-    def forsake(self, leases: Iterable[wire.Lease]) -> None:
-        """Gives leases back with the next request or beat."""
-        for lease in leases:
-            self.heartbeat.note_lost(lease.id)
-
-    def progress(self, recipe: Recipe, done: int, total: int) -> None:
-        """Says with the next beat how far this process is."""
-        self.heartbeat.note_progress(recipe.digest, shortened(recipe.name, MAX_NAME), done, total)
-
-    def found(self, items: int, saved_s: float) -> None:
-        """Says with the next beat that so many items were there, at a cost of so many seconds."""
-        self.heartbeat.note_found(items, saved_s)
-
-    def touch(self, digests: Iterable[str]) -> None:
-        """Says with the next beat that these artifacts were read: their holds stay strong."""
-        self.heartbeat.note_used(digests)
-
-    def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
-        """Says with the next beat that these artifacts are not mapped any more."""
-        self.heartbeat.drop(ref.digest for ref in refs)
-
-    def on_removed(self, callback: Callable[[set[str]], None]) -> None:
-        """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened)."""
-        self.heartbeat.on_removed.add(callback)
+        return True
 
     def at_close(self, callback: Callable[[], None]) -> None:
         """Calls back before the session is closed at the end of the process, last come first."""
@@ -342,9 +300,7 @@ class Session:
     def _opened(self) -> str:
         asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
         try:
-            answer: wire.SessionAnswer = self.run(
-                self._call("POST", "/v1/sessions", wire.SessionAnswer, asked)
-            )
+            answer: wire.SessionAnswer = self._ask("POST", "/v1/sessions", wire.SessionAnswer, asked)
             if answer.protocol != wire.PROTOCOL:
                 told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
                 raise self._give_up(f"the daemon's answer is invalid: {told}")
@@ -383,8 +339,8 @@ class Session:
         try:
             before, now = self.heartbeat.take_held(), set[str]()
             for asked in list(self._recipes.values()):
-                call = self._call("POST", "/v1/resolve", wire.Resolved, asked)
-                found: wire.Resolved = self.run(call, acts=True, may_reopen=False)
+                again = functools.partial(self._ask, acts=True, may_reopen=False)
+                found: wire.Resolved = again("POST", "/v1/resolve", wire.Resolved, asked)
                 self.heartbeat.hold(found.artifacts)
                 now |= {str(ref.digest) for ref in found.artifacts}
             self.heartbeat.drop(now - before)
@@ -392,16 +348,15 @@ class Session:
         finally:
             self._reopening.release()
 
-    def _call(
-        self, method: str, path: str, gives: type[Message], body: Message | None = None
-    ) -> Callable[..., Any]:
-        """An exchange as `run` takes it."""
-        self._speak()
-        return functools.partial(self.client.transport.call, method, path, body, gives=gives)
+    def _ask(
+        self, method: str, path: str, gives: type[Message], body: Message | None = None, **how: bool
+    ) -> Any:
+        """One exchange; `how` as `run` takes it."""
 
-    def _speak(self) -> None:
-        if self.is_mute:
-            raise DaemonUnreachable(f"PREPCACHE={self.client.mode.value}: no daemon is asked", why="off")
+        def attempt(**given: Any) -> Any:
+            return self.client.transport.call(method, path, body, gives=gives, **given)
+
+        return self.run(attempt, **how)
 
     def run(
         self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False, may_reopen: bool = True
@@ -413,30 +368,28 @@ class Session:
             acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
                 where that one is forgotten.
         """
-        self._speak()
-        url, is_again = self.client.url, False
-        while True:
-            if self.client.endpoint.has_started_empty:  # it has nothing yet that this job could use
-                self.budget.limit_first(waits.STARTING_WAIT_S)
-            header, start = self.open() if acts else None, self.client.start
-            call = functools.partial(attempt, session=header) if acts else attempt
-            try:
-                return self._budget_here().run(url, call, wait_s=wait_s, start=start, excuse=self._excuse)
-            except ProtocolMismatch as error:
-                raise self._give_up(error.message) from error
-            except DaemonUnreachable:
-                if self.is_away:
-                    self.heartbeat.look()
+        if self.is_mute:
+            raise DaemonUnreachable(f"PREPCACHE={self.client.mode.value}: no daemon is asked", why="off")
+        if self.client.endpoint.has_started_empty:  # it has nothing yet that this job could use
+            self.budget.limit_first(waits.STARTING_WAIT_S)
+        header = self.open() if acts else None
+        call = functools.partial(attempt, session=header) if acts else attempt
+        budget, start = self._budget_here(), self.client.start
+        try:
+            return budget.run(self.client.url, call, wait_s=wait_s, start=start, excuse=self._excuse)
+        except ProtocolMismatch as error:
+            raise self._give_up(error.message) from error
+        except DaemonUnreachable:
+            if self.is_away:
+                self.heartbeat.look()
+            raise
+        except UnknownSession as error:
+            if header is None or not may_reopen:
                 raise
-            except UnknownSession as error:
-                if header is None or not may_reopen:
-                    raise
-                with contextlib.suppress(UnknownSession):
-                    if not is_again:
-                        self.reopen(header)
-                        is_again = True
-                        continue
-                # It was restarted twice meanwhile. One that never knows its sessions is given up in the end.
+            try:
+                self.reopen(header)
+                return self.run(attempt, wait_s=wait_s, acts=acts, may_reopen=False)
+            except UnknownSession:  # one that never knows its sessions is given up in the end
                 self.budget.charge(waits.FREE_S)
                 why = "the daemon does not know a session that it has just opened"
                 raise self._give_up(why, is_final=False) from error
@@ -515,7 +468,7 @@ class Session:
 
 def job_name() -> str:
     script = script_run()
-    return shortened(Path(script).name if script not in ("", "-c", "-m") else "python", MAX_NAME)
+    return shortened(Path(script).name if script not in ("", "-c", "-m") else "python", wire.MAX_NAME)
 
 
 def script_run() -> str:

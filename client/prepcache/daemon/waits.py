@@ -28,8 +28,6 @@ CALL_S = 10.0
 """A call of `Client`, for a person."""
 STARTING_WAIT_S = 0.25
 """A first request to a daemon that starts with an empty store: there is nothing to find yet."""
-DROPS_S = 5.0
-"""What a thread that is declined waits for others that look through answers, and may drop holds, at most."""
 VERIFY_S = 24 * 3600.0
 """Verifying reads every byte of the store; somebody asked for that and watches."""
 
@@ -39,10 +37,8 @@ LOOK_FIRST_S = 0.05
 """The pause before the daemon is looked for again; it doubles,"""
 LOOK_LONGEST_S = 0.5
 """up to this."""
-LISTEN_S = 10.0
-"""How long one request waits for a daemon that lives and does not answer."""
 PROMPT_S = 1.0
-"""Limit of the second health check, after which an outage is over."""
+"""Limit of a health check, after which an outage is over."""
 
 # At the end of a process: session.py
 

@@ -397,7 +397,6 @@ class Share:
 def forsake(session: Session, leases: Iterable[HeldLease]) -> None:
     """Gives leases back with the next request for one, or the next beat, which tells jobs that wait for
     their items. It takes no time, so that it may be called with a lock."""
-    gone = list(leases)
-    for held in gone:
+    for held in leases:
         held.is_dead = True
-    session.forsake([held.lease for held in gone])
+        session.heartbeat.note_lost(held.lease.id)

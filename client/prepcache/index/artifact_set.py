@@ -102,7 +102,7 @@ class ArtifactSet:
     def _watch_over(self) -> None:
         _SETS.add(self)
         forks.note(self)
-        self.session.on_removed(self.let_go)
+        self.session.heartbeat.on_removed.add(self.let_go)
         weakref.finalize(self, _orphan, self.index).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -168,23 +168,22 @@ class ArtifactSet:
 
     def look_from(self, generation: int) -> bool | None:
         """Takes in what is newer; whether anything missing was found, None where no daemon could be asked."""
-        with self.session.heartbeat.looking():
-            try:
-                resolved: wire.Resolved = self.session.resolve(
-                    self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
-                )
-            except PrepcacheError as error:
-                self._refused, self.is_known = error, False
-                self.reason = error.message
-                if isinstance(error, Declined):
-                    self.reason = f"{error.message}: {self._way_out()}"
-                return None
-            self._refused, self.is_known = None, True
-            try:
-                return self.absorb(resolved)
-            except DaemonUnreachable as error:
-                self.reason = error.message
-                return None
+        try:
+            resolved: wire.Resolved = self.session.resolve(
+                self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
+            )
+        except PrepcacheError as error:
+            self._refused, self.is_known = error, False
+            self.reason = error.message
+            if isinstance(error, Declined):
+                self.reason = f"{error.message}: {self._way_out()}"
+            return None
+        self._refused, self.is_known = None, True
+        try:
+            return self.absorb(resolved)
+        except DaemonUnreachable as error:
+            self.reason = error.message
+            return None
 
     def _way_out(self) -> str:
         """What makes room where the disk is too full for a single recipe."""
@@ -208,14 +207,10 @@ class ArtifactSet:
         self.why = self.why_cue = ""
         return answer
 
-    def _lease(self, *given: Any, wait_s: float, **named: Any) -> wire.LeaseAnswer:
-        # What polls for long is not waited for by a commit that is declined.
-        look = self.session.heartbeat.looking() if not wait_s else contextlib.nullcontext()
-        with look:
-            answer = self.sharing.lease(*given, **named, wait_s=wait_s, why=self.why, cue=self.why_cue)
-            if answer.look_again is not None:
-                with self.session.heartbeat.looking():  # from its answer on, also what has polled
-                    self.absorb(answer.look_again)
+    def _lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
+        answer = self.sharing.lease(*given, **named, why=self.why, cue=self.why_cue)
+        if answer.look_again is not None:
+            self.absorb(answer.look_again)
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:
@@ -244,7 +239,7 @@ class ArtifactSet:
         others = list(_SETS)
         free = [ref for ref in gone if not any(s.index.knows(ref.digest) for s in others)]
         if free and self.is_owner:
-            self.session.drop_hold(free)
+            self.session.heartbeat.drop(ref.digest for ref in free)
 
     def let_go(self, digests: set[str]) -> None:
         """Artifacts were merged, purged or evicted: called from the beat thread.
@@ -272,7 +267,7 @@ class ArtifactSet:
         now = time.monotonic()
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
-            self.session.touch([ref.digest for ref in self.index.refs])
+            self.session.heartbeat.note_used(ref.digest for ref in self.index.refs)
 
     def note_filled(self, reason: str, *, is_declined: bool) -> None:
         """A fill has ended; `reason` says why something of it was not committed."""

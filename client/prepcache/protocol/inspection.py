@@ -8,6 +8,7 @@ import msgspec
 
 from prepcache.protocol import SORTS
 from prepcache.protocol.wire import (
+    MAX_NAME,
     Amount,
     DigestHex,
     Folder,
@@ -92,7 +93,7 @@ class ExplainRequest(Message, frozen=True):
 
     recipe: RecipeHex | None = None
     key: KeyHex | None = None
-    name: Annotated[str, text(256)] | None = None
+    name: Annotated[str, text(MAX_NAME)] | None = None
     parts: JsonObject | None = None
 
 

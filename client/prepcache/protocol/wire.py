@@ -56,6 +56,8 @@ MAX_STAGED_BYTES = 64 << 30
 MAX_DIGESTS_PER_BEAT = 16_384
 MAX_PROGRESS_PER_BEAT = 256
 MAX_PARTS_BYTES = 8 << 20
+MAX_NAME = 256
+"""Characters of a name."""
 MAX_WHY = 1000
 """Characters of what a job says of its miss."""
 
@@ -197,9 +199,9 @@ def parse_session_header(value: str) -> tuple[str, str]:
 class SessionRequest(Message, frozen=True):
     """POST /v1/sessions."""
 
-    name: Annotated[str, text(256)]
+    name: Annotated[str, text(MAX_NAME)]
     pid: Natural
-    host: Annotated[str, text(256)]
+    host: Annotated[str, text(MAX_NAME)]
 
 
 class SessionAnswer(Message, frozen=True):
@@ -223,7 +225,7 @@ class Progress(Message, frozen=True):
     """How far a session is with one recipe; `done` equals `total` where it has ended."""
 
     recipe: RecipeHex
-    name: Annotated[str, text(256)]
+    name: Annotated[str, text(MAX_NAME)]
     done: Natural
     total: Natural
 
@@ -272,7 +274,7 @@ class ResolveRequest(Message, frozen=True):
     """POST /v1/resolve. `register` holds the recipe's readable parts, for its first time."""
 
     recipe: RecipeHex
-    name: Annotated[str, text(256)] = ""
+    name: Annotated[str, text(MAX_NAME)] = ""
     generation: Natural = 0
     hold: bool = False
     register: JsonObject | None = None
