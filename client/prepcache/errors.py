@@ -56,7 +56,7 @@ class ConfigError(PrepcacheError, code="config", status=400, exit_code=2):
 class UnkeyableError(PrepcacheError, code="unkeyable", status=422, exit_code=10):
     """An input has no stable bytes; the message holds the path to it and the ways out."""
 
-    def __init__(self, message: str, **data: Any) -> None:
+    def __init__(self, message: str = "", /, **data: Any) -> None:
         path = data.get("path")
         if isinstance(path, str) and len(path) > MOST_PATH_CHARS:  # as of a mock
             message = message.replace(path, f"{path[:60]}...{path[-20:]}", 1)

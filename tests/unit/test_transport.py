@@ -74,9 +74,9 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
         lambda r: drip(itertools.chain([HEAD + b"Content-Length: 9999\r\n\r\n"], itertools.repeat(b" "))),
         "broken",
     ),
-    "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "nonsense"),
+    "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "broken"),
     "sends a head without end": (lambda r: itertools.repeat(b"X-Y: " + b"z" * 1000 + b"\r\n", 5000), "any"),
-    "sends one huge header": (lambda r: HEAD + b"X: " + b"y" * (1 << 20) + b"\r\n\r\n{}", "nonsense"),
+    "sends one huge header": (lambda r: HEAD + b"X: " + b"y" * (1 << 20) + b"\r\n\r\n{}", "broken"),
     "sends HTML": (lambda r: reply(b"<html>", kind="text/html"), "nonsense"),
     "sends half a JSON text": (lambda r: reply(b'{"a":'), "nonsense"),
     "sends JSON a million deep": (lambda r: reply(b"[" * 1_000_000), "nonsense"),
@@ -85,7 +85,7 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
     "answers 404 in HTML": (lambda r: reply(b"<h1>not here", 404, "text/html"), "nonsense"),
     "announces two lengths": (
         lambda r: HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        "nonsense",
+        "broken",
     ),
     "sends bad chunks": (lambda r: HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}", "broken"),
     "answers 101": (lambda r: b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "any"),
@@ -94,6 +94,7 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
 
 ENDLESS = {
     "says nothing",
+    "speaks another protocol",
     "falls silent in the head",
     "falls silent in the body",
     "drips its head",

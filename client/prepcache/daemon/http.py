@@ -65,8 +65,6 @@ class Deadline:
     def __init__(self, limit_s: float, *, is_transfer: bool = False, until: float = math.inf) -> None:
         self.limit_s = limit_s
         self.at = time.monotonic() + limit_s
-        self.has_ended = False
-        """Whether the peer closed the connection."""
         self._is_transfer = is_transfer
         self._until = until
 
@@ -222,14 +220,14 @@ class Transport:
             raise self._error("broken", "an answer without a length")
         pieces = response.iter_stream()
         while True:
-            with self._mapped(deadline, is_body=True):
+            with self._mapped(deadline):
                 piece = next(pieces, None)
             if piece is None:
                 return
             yield piece
 
     @contextmanager
-    def _mapped(self, deadline: Deadline, *, is_body: bool = False) -> Iterator[None]:
+    def _mapped(self, deadline: Deadline) -> Iterator[None]:
         """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
         try:
             yield
@@ -238,17 +236,13 @@ class Transport:
         except OSError as error:
             raise self._of(error, "broken", deadline) from error
         except httpcore.ProtocolError as error:
-            why = "broken" if deadline.has_ended or is_body else "nonsense"
-            ended = "it closed the connection: " if deadline.has_ended else ""
-            raise self._error(why, f"{ended}{error}") from error
+            raise self._error("broken", str(error)) from error
 
     def _of(self, error: OSError, why: str, deadline: Deadline) -> DaemonUnreachable:
         if isinstance(error, TimeoutError):
             # What is left of a job's budget may be nothing: that number says nothing about the daemon.
             span = f"within {deadline.limit_s:.1f} s" if deadline.limit_s >= 1 else "in time"
             return self._error("broken", f"no answer {span}")
-        if isinstance(error, BlockingIOError):
-            return self._error("broken", "too many connections are waiting for it")
         told = error.strerror or str(error) or type(error).__name__
         return self._error(why, told[:1].lower() + told[1:])
 
@@ -283,8 +277,7 @@ class Transport:
 
 def _refusal(problem: dict[str, Any]) -> PrepcacheError:
     """The error in a problem document. One that no daemon may raise in a job is a plain refusal."""
-    data = {k: v for k, v in problem.items() if k.isidentifier() and k not in ("self", "message")}
-    error = from_problem({**data, "detail": _printable(problem.get("detail") or problem.get("title"))})
+    error = from_problem({**problem, "detail": _printable(problem.get("detail") or problem.get("title"))})
     if isinstance(error, RequestError | StoreError | ProtocolMismatch):
         return error
     return RequestError(error.message, **error.data)
@@ -307,21 +300,16 @@ class Stream(httpcore.NetworkStream):
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._is_asked = False
         _SOCKETS.add(sock)
 
     def read(self, max_bytes: int, timeout: Any = None) -> bytes:
         self._sock.settimeout(timeout.left_s())
         data = self._sock.recv(max_bytes)
-        if self._is_asked and not data.startswith(b"HTTP/"[: len(data)]):
-            raise httpcore.RemoteProtocolError(f"it sent {data[:40]!r}")  # h11 would wait for more
-        self._is_asked = False
         timeout.received(len(data))
-        timeout.has_ended = not data
         return data
 
     def write(self, buffer: bytes, timeout: Any = None) -> None:
-        whole, self._is_asked = memoryview(buffer), True
+        whole = memoryview(buffer)
         try:
             for start in range(0, len(whole), WRITE_BYTES):
                 piece = whole[start : start + WRITE_BYTES]
