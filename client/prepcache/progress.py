@@ -13,15 +13,13 @@ import logging
 import mmap
 import multiprocessing
 import os
-import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
-from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
 from prepcache.protocol.units import shortened, size_text, span_text
 from prepcache.settings import is_first_rank
@@ -92,7 +90,7 @@ class Progress:
     Args:
         total, there: distinct items; how many of them were there already.
         is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides. On a dumb
-            terminal, where rich draws nothing, a bar is plain lines.
+            terminal, a bar is plain lines.
         tell: takes (done, total), for other jobs to see; equal ones where the fill has ended.
         is_background: the job goes on meanwhile, and may draw a bar of its own: only lines are shown.
     """
@@ -118,7 +116,7 @@ class Progress:
         self._next_line_s = FIRST_LINE_S
         self._computed = self._waited = self._taken = 0
         self._item_bytes = 0.0
-        self._bar: TerminalBar | NotebookBar | None = None
+        self._bar: Bar | None = None
         is_drawable = _is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
         is_wanted = is_shown or (self._is_shown is None and (_is_terminal() or _is_notebook()))
         self._is_bar = bool(is_wanted) and is_drawable and not is_background
@@ -188,7 +186,7 @@ class Progress:
         line = self._line(self._clock() - self._began, waiting)
         try:
             if self._bar is None:
-                self._bar = NotebookBar() if _is_notebook() else TerminalBar()
+                self._bar = Bar()
             self._bar.draw(f"{shortened(self._name, NAME_CHARS)} [{bar:{BAR_CHARS}}] {line}")
         except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
             self._is_bar, self._is_shown = False, False
@@ -204,41 +202,18 @@ class Progress:
         self._tell(done, done)
 
 
-class TerminalBar:
-    """Goes away at the end. What does not fit into a line of the terminal goes on in the next one."""
+class Bar:
+    """A line that is drawn over itself, as much of it as fits. It goes away at the end, but in a notebook."""
 
     def __init__(self) -> None:
-        drawn = random.getstate() if is_alone() else None
-        from rich.console import Console
-        from rich.live import Live
-
-        if drawn is not None:  # rich draws a number when it is loaded, and that is not the function's doing
-            random.setstate(drawn)
-        console = Console(stderr=True, force_terminal=True)
-        self._live = Live(console=console, transient=True, auto_refresh=False)
-        self._live.start()
+        self._drawn = 0
 
     def draw(self, line: str) -> None:
-        from rich.text import Text
-
-        self._live.update(Text(line), refresh=True)
-
-    def stop(self) -> None:
-        self._live.stop()
-
-
-class NotebookBar:
-    """Stays below the cell with the last numbers. rich's own needs ipywidgets, and shows nothing without."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-
-    def draw(self, line: str) -> None:
-        display: Any = import_module("IPython.display")
-        if self._handle is None:
-            self._handle = display.display({"text/plain": line}, raw=True, display_id=True)
-        else:
-            self._handle.update({"text/plain": line}, raw=True)
+        shown = line[: shutil.get_terminal_size().columns - 1]
+        sys.stderr.write(f"\r{shown:{self._drawn}}")
+        sys.stderr.flush()
+        self._drawn = len(shown)
 
     def stop(self) -> None:
-        """The last numbers stay."""
+        sys.stderr.write("\n" if _is_notebook() else f"\r{'':{self._drawn}}\r")
+        sys.stderr.flush()

@@ -62,7 +62,7 @@ def test_lazy_progress_leaves_a_terminal_to_the_job(jobs: Jobs) -> None:
 
 
 CHANGED = """
-from prepcache.daemon.session import Session
+from prepcache.daemon.heartbeat import Heartbeat
 
 waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
 beats, told = threading.Semaphore(0), []
@@ -70,7 +70,7 @@ beats, told = threading.Semaphore(0), []
 def progress(self, recipe, done, total):
     told.append((done, total))
 
-Session.progress = progress
+Heartbeat.note_progress = progress
 path = Path("item")
 path.write_text("1")
 ds = prepcache.CachedDataset([path], Path.read_text, name="ds", code=None, version="1", lazy=True)
@@ -88,7 +88,7 @@ tell(ds)
 
 
 PURGED = """
-from prepcache.daemon.session import Session
+from prepcache.daemon.heartbeat import Heartbeat
 
 waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
 beats, told = threading.Semaphore(0), []
@@ -96,7 +96,7 @@ beats, told = threading.Semaphore(0), []
 def progress(self, recipe, done, total):
     told.append((done, total))
 
-Session.progress = progress
+Heartbeat.note_progress = progress
 options = dict(name="ds", code=None, version="1")
 prepcache.CachedDataset(range(4), np.float64, **options)
 ds = prepcache.CachedDataset(range(6), np.float64, lazy=True, **options)

@@ -116,19 +116,3 @@ def test_what_opens_files_at_the_end_does_not_fail(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "tried" in done.stdout and "failed" not in done.stdout, done.stdout
     assert not done.stderr, done.stderr
-
-
-BAR = """
-import random
-before = random.getstate()
-from prepcache.progress import TerminalBar
-bar = TerminalBar()
-bar.draw("1 of 2 items")
-bar.stop()
-assert random.getstate() == before
-"""
-
-
-def test_a_bar_moves_no_random_generator() -> None:
-    """rich draws when it is loaded: the function must not be blamed, nor another draw be trained with."""
-    subprocess.run([sys.executable, "-c", BAR], check=True)
