@@ -163,23 +163,17 @@ def test_a_lease_is_given_back_after_the_last_of_its_commits(daemon: FakeDaemon)
 class Refused(artifact.Writer):
     """Its file is not taken by the filesystem."""
 
-    number = errno.ENOSPC
-
     def write(self, file: Any, **names: Any) -> Any:
-        raise OSError(self.number, os.strerror(self.number))
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
-@pytest.mark.parametrize(
-    ("number", "mend"),
-    [(errno.EDQUOT, "free space there or "), (errno.EROFS, "make it writable or "), (errno.EIO, "")],
-)
 def test_a_full_filesystem_is_reported_with_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, mend: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    mend = "free space there, make it writable, or "
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(Refused, "number", number)
-    writer, said = Refused(RecipeDigest("0" * 64)), f"[Errno {number}] {os.strerror(number)}, in {tmp_path}"
+    writer, said = Refused(RecipeDigest("0" * 64)), f"{os.strerror(errno.EROFS)}, in {tmp_path}"
     with pytest.raises(OSError, match=re.escape(f"{said}: {mend}set TMPDIR to another folder")):
         LocalFile(writer, {})
     staged = Staged.new(None, tmp_path / "scratch", "s")

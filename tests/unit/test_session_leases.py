@@ -117,7 +117,7 @@ def test_a_hanging_background_commit_ends_at_no_cost(bench: Bench, monkeypatch: 
     bench.session.open()
     before = bench.session.budget.remaining_s
     bench.world.said["POST leases/commit"] = hang
-    told = pytest.raises(DaemonUnreachable, match=r"did not store the samples within 0\.3 s")
+    told = pytest.raises(DaemonUnreachable, match="no answer in time")
     with bench.session.stage() as staged, on_own_time(0.01), told:
         bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
     assert staged.name is not None

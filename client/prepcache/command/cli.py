@@ -102,7 +102,6 @@ def status(
 
     def look() -> cli_tables.Status:
         with _client(is_starting=False) as client:
-            client.endpoint.check_running()
             miss = None
             with contextlib.suppress(NotFound):
                 miss = client.explain()
@@ -342,9 +341,10 @@ def _client(*, is_starting: bool = True) -> Client:
 
     client = Client()
     if isinstance(own := client.endpoint, Launcher):
+        if not is_starting and not own.is_listening:
+            raise own.not_running()
         starts = f"starting the daemon of {own.root}; it stops when idle"
-        is_told = is_starting and own.has_store and not own.is_listening
-        for line in (barred(), own.ignored(), starts if is_told else ""):
+        for line in (barred(), own.ignored(), starts if own.has_store and not own.is_listening else ""):
             if line:
                 typer.echo(f"prepcache: {line}", err=True)
     return client

@@ -123,7 +123,10 @@ class Client:
         """
         attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
         given = OwnTime(limit_s or self.timeout_s)
-        answer: M = given.run(self.url, attempt, start=self.endpoint.start_to_look)
+        start = functools.partial(
+            self.endpoint.start, is_reading=True
+        )  # an empty store need not be looked at
+        answer: M = given.run(self.url, attempt, start=start)
         return answer
 
     def close(self) -> None:

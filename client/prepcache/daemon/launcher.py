@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import math
 import os
 import stat
 import subprocess
@@ -31,8 +32,7 @@ from prepcache.settings import Address, Settings
 
 IDLE_EXIT_S = 600
 """The daemon on demand stops when nobody did more than look for so long."""
-MAX_STARTS = 3
-"""By one process: a daemon that dies at once is not started for ever."""
+NEVER = -math.inf
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
 LOG_NAME = "prepcached.log"
 LOCK_NAME = "start.lock"
@@ -67,15 +67,6 @@ class Endpoint:
         """Starts the daemon where it is ours to start; whether it is worth waiting for."""
         return False
 
-    def start_to_look(self) -> bool:
-        return False
-
-    def check_running(self) -> None:
-        """Raises `DaemonUnreachable` where the user's own daemon would have to be started."""
-
-    def ignored(self) -> str:
-        return ""
-
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Endpoint:
     """The daemon that NOTE [ Which daemon is asked ] chooses. Touches nothing, starts nothing."""
@@ -98,13 +89,8 @@ def open_to(socket: Path) -> str:
     import grp
 
     group = "that may enter its folder"
-    with contextlib.suppress(OSError):
-        status = socket.stat()
-        if not status.st_mode & stat.S_IWGRP:
-            return f"only user {status.st_uid} may connect"
-        group = str(status.st_gid)
-        with contextlib.suppress(KeyError):
-            group = grp.getgrgid(status.st_gid).gr_name
+    with contextlib.suppress(OSError, KeyError):
+        group = grp.getgrgid(socket.stat().st_gid).gr_name
     return (
         f"only members of the group {group} may connect: have yourself added "
         f"(`sudo usermod -aG {group} $USER`), then log in again"
@@ -149,8 +135,7 @@ class Launcher(Endpoint):
         # -P: the daemon must not import a module of the folder that it happens to be started in.
         self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
         self.has_started_empty = False
-        self._starts = 0
-        self._started_at = 0.0
+        self._started_at = NEVER
 
     @property
     def has_store(self) -> bool:
@@ -183,17 +168,7 @@ class Launcher(Endpoint):
                 return (folder / file).read_text(errors="surrogateescape")
         return ""
 
-    def check_running(self) -> None:
-        if not self.is_listening:
-            raise self._not_running()
-
-    def start_to_look(self) -> bool:
-        """Starts the daemon if it has a store: an empty one need not be looked at."""
-        if not self.has_store:
-            raise self._not_running()
-        return self.start()
-
-    def _not_running(self) -> DaemonUnreachable:
+    def not_running(self) -> DaemonUnreachable:
         starts = "A job that stores something starts it"
         if why := self.told_error():
             starts = f"The last one ended with an error: {why} (log: {self.log})"
@@ -207,10 +182,10 @@ class Launcher(Endpoint):
             is_reading: only a store that is there is worth a start.
 
         Raises:
-            DaemonUnreachable: it cannot be started, or the one that was started has died; says why.
+            DaemonUnreachable: it cannot be started, is not worth it, or died at once; says why.
         """
         if is_reading and not self.has_store:
-            return False
+            raise self.not_running()
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH_BYTES:
             raise self._failed(f"its socket {self.socket} has too long a path: {SHORTER}")
         try:
@@ -224,9 +199,10 @@ class Launcher(Endpoint):
                     return True
                 if not listens(self.socket) and not self.is_running:
                     self._check_installed()
-                    self._check_last_start()
-                    self.has_started_empty = not self._starts and not self.has_store
-                    self._starts += 1
+                    if time.monotonic() - self._started_at < waits.FAILED_START_S:
+                        why = self.told_error() or "no reason given"
+                        raise self._failed(f"it exited at once: {why} (log: {self.log})")
+                    self.has_started_empty = self._started_at == NEVER and not self.has_store
                     self._started_at = time.monotonic()
                     os.pwrite(lock, f"{self._spawn():<20}".encode(), 0)
             finally:
@@ -247,14 +223,6 @@ class Launcher(Endpoint):
             raise self._failed(
                 f"its dependencies are not installed ({', '.join(missing)}): "
                 'pip install "prepcache[server]", or set PREPCACHE_URL to a running daemon'
-            )
-
-    def _check_last_start(self) -> None:
-        """Whether the one that we started, and that is gone now, makes another start pointless."""
-        is_young = self._starts and time.monotonic() - self._started_at < waits.FAILED_START_S
-        if self._starts >= MAX_STARTS or (is_young and self.told_error()):
-            raise self._failed(
-                f"it exited at once: {self.told_error() or 'no reason given'} (log: {self.log})"
             )
 
     def _spawn(self) -> int:
@@ -285,14 +253,15 @@ class Launcher(Endpoint):
         return int(done.stdout)
 
     def ignored(self) -> str:
-        """Which settings in the environment the running daemon was started without; "" if it has them all."""
-        given = {name for name in self._environ if name.startswith("PREPCACHED_")} - {"PREPCACHED_ROOT"}
+        """Which settings in the environment are not those of the running daemon; "" if all are."""
         started = self._process("environ").split("\0")
-        names = [name for name in sorted(given) if f"{name}={self._environ[name]}" not in started]
+        given = {name: value for name, value in self._environ.items() if name.startswith("PREPCACHED_")}
+        given |= {"PREPCACHED_ROOT": ""}  # it names the daemon
+        names = [name for name, value in sorted(given.items()) if value and f"{name}={value}" not in started]
         if not names or started == [""]:
             return ""
         return (
-            f"ignored: {', '.join(names)}: the daemon that runs was started without; check with "
+            f"{', '.join(names)}: the daemon that runs was started with another value or none; check with "
             "`prepcached serve --check-config`, then after `prepcached stop` the next job has these"
         )
 

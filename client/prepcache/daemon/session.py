@@ -23,7 +23,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -49,7 +48,7 @@ from prepcache.errors import (
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.units import shortened
 from prepcache.protocol.wire import Message
-from prepcache.settings import Mode, is_first_rank
+from prepcache.settings import Mode
 
 if TYPE_CHECKING:
     from prepcache.keys.recipes import Recipe
@@ -84,7 +83,7 @@ class Session:
         self._at_close = Callbacks()
         self._at_return = Callbacks()
         self._closes_at: float | None = None
-        self._has_said_it_waits = self._has_checked_settings = False
+        self._has_said_it_waits = False
 
     def after_fork(self) -> None:
         """A data set in a child still has its parent's session in hand: it becomes the child's own."""
@@ -314,15 +313,7 @@ class Session:
         with self._answering:
             self._answer = answer
         self._close_at_exit()
-        self._say_ignored_settings()
         return wire.session_header(answer.session, answer.token)
-
-    def _say_ignored_settings(self) -> None:
-        """Says once which settings in the environment a daemon that runs already was started without."""
-        is_quiet = self._has_checked_settings or not is_first_rank() or parent_process() is not None
-        self._has_checked_settings = True
-        if not is_quiet and (told := self.client.endpoint.ignored()):
-            log.warning("prepcache: %s", told)
 
     def _close_at_exit(self) -> None:
         atexit.unregister(self.close)

@@ -51,11 +51,7 @@ def writing_in(folder: str | os.PathLike[str], or_else: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:  # not the system's: what a signal handler of the job's raises, say
             raise
-        ways_out = or_else
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            ways_out = f"free space there or {or_else}"
-        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            ways_out = f"make it writable or {or_else}"
+        ways_out = f"free space there, make it writable, or {or_else}"
         raise OSError(error.errno, f"{error.strerror}, in {os.fspath(folder)}: {ways_out}") from error
 
 
@@ -251,18 +247,12 @@ class Handover:
             until = time.monotonic() + limit_s
 
         def attempt(limit_s: float) -> Any:
-            try:
-                return self._client.transport.call(
-                    "POST", f"/v1/leases/{first}/commit", asked, gives=wire.Committed,
-                    limit_s=min(limit_s, _left_s(until)), session=header,
-                )  # fmt: skip
-            except DaemonUnreachable as error:
-                if error.data.get("why") == "broken" and time.monotonic() >= until:
-                    told = f"the daemon at {self._client.url} did not store the samples"
-                    raise DaemonUnreachable(f"{told} within {given_s:.1f} s", **error.data) from error
-                raise
+            return self._client.transport.call(
+                "POST", f"/v1/leases/{first}/commit", asked, gives=wire.Committed,
+                limit_s=min(limit_s, _left_s(until)), session=header,
+            )  # fmt: skip
 
-        given_s, is_theirs = limit_s, True
+        is_theirs = True
         try:
             committed: wire.Committed = self._run(attempt, wait_s=limit_s if own_time() else 0.0)
             return committed

@@ -78,15 +78,13 @@ SECTIONS = (
     ("config", ("config",)),
     ("file", ("code", "files")),
     ("definition", ("code", "definitions")),
-    ("attribute", ("code", "attributes")),
     ("value", ("code", "values")),
+    ("attribute", ("code", "attributes")),
     ("variable", ("code", "variables")),
     ("distribution", ("environment", "distributions")),
     ("setting", ("environment", "formats")),
 )
 """Where the parts hold inputs by name, those that say most first."""
-_OF_CODE = ("file", "definition", "value", "attribute", "variable", "distribution")
-"""What depends on `code=`; the distributions are those that the counted files import."""
 LISTED = (
     ("code", "mode"),
     ("code", "untracked"),
@@ -98,17 +96,16 @@ LISTED = (
     ("read",),
     ("format",),
 )
+_MODE = ("setting", "mode")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Every input in which two recipes' parts differ, config first, without those that another says better.
+    """Every input in which two recipes' parts differ, `code=` and the config first.
 
-    A file is left out beside a definition of it that differs, and an object beside its attributes. So is what
-    is new or gone inside of something that differs, and, where `code=` was switched, what of the code only
-    one of the two counts.
+    A file is left out beside a definition of it that differs, and an object beside its attributes.
     """
     files = {_dotted(file): file for parts in (old, new) for file in mapping(parts, "code", "files")}
-    found, of_files, is_switched = list[Difference](), set[str | None](), False
+    found, of_files = list[Difference](), set[str | None]()
     for section, path in SECTIONS:
         if path[0] in old and path[0] in new:
             for name, was, now in _section(mapping(old, *path), mapping(new, *path)):
@@ -119,22 +116,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         if path[0] in old and path[0] in new:
             before, after = (mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
             if before != after:
-                is_switched |= path == ("code", "mode")
                 name = path[-1].replace("_", " ")
                 found.append(_difference("setting", name, str(before), str(after), None))
-    if is_switched:
-        found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
-        found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
-    definitions = {_place(d) for d in found if d.section == "definition"}
-    differing = definitions | {_place(d) for d in found if d.section in ("value", "attribute")}
-    found = [
-        d
-        for d in found
-        if d.section not in ("value", "attribute")
-        or None not in (d.old, d.new)
-        or not (_above(d) & differing or _place(d) in definitions)
-    ]
-    holders = set().union(*(_above(d) for d in found if d.section in ("config", "attribute")))
+    found.sort(key=lambda d: (d.section, d.name) != _MODE)
+    parts_of = (d for d in found if d.section in ("config", "attribute") and None not in (d.old, d.new))
+    holders = set().union(*map(_above, parts_of))
     return [
         d
         for d in found
@@ -178,7 +164,7 @@ def nearest(
     all_found = [(digest, differences(other, parts)) for digest, other in candidates]
 
     def distance(one: tuple[str, list[Difference]]) -> tuple[bool, int, int]:
-        is_switched = any((d.section, d.name) == ("setting", "mode") for d in one[1])
+        is_switched = any((d.section, d.name) == _MODE for d in one[1])
         return is_switched, sum(d.section not in ("distribution", "setting") for d in one[1]), len(one[1])
 
     return min(all_found, key=distance, default=None)
