@@ -11,13 +11,11 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
 from numbers import Real
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -153,34 +151,18 @@ def refuse_unknown(opened: str, options: Mapping[str, Any]) -> None:
 
 
 def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
-    """Raises TypeError where `function(item, **config)` cannot be called, before any item is read."""
-    if type(function) is not function.__class__:  # as wrapt's wrappers: what they pass on is theirs to say
-        return
-    bound: Any = function.func if type(function) is partial else function
-    if type(bound) not in (FunctionType, MethodType):
-        call = inspect.getattr_static(type(bound), "__call__", None)
-        bound = MethodType(call, bound) if type(call) is FunctionType else call
-    code = bound.__func__ if type(bound) is MethodType else bound
-    # What the code takes: a decorator may claim something else. Other objects are asked for no attribute.
+    """Raises TypeError where a function cannot be called as `function(item, **config)`, before any item is
+    read. A callable object, or a function that claims to take something else, is called to find out."""
+    code = function.__func__ if type(function) is MethodType else function
     if type(code) is not FunctionType or not vars(code).keys().isdisjoint(_CLAIMS):
         return
-    given = partial(bound, *function.args, **function.keywords) if type(function) is partial else bound
+    given = "".join(f", {name}=" for name in config or {})
     try:
-        signature = inspect.signature(given, follow_wrapped=False)
-    except ValueError:  # nor can it be called: its first item will say so
-        return
-    try:
+        signature = inspect.signature(function, follow_wrapped=False)
         signature.bind(None, **(config or {}))
     except TypeError as error:
-        name = code.__name__ if type(function) in (FunctionType, MethodType) else type(function).__name__
-        takes, told = signature.parameters, str(error)
-        is_open = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-        for unknown in () if is_open else sorted((config or {}).keys() - takes.keys()):
-            told = f"got an unexpected keyword argument {unknown!r}"
-            if close := difflib.get_close_matches(unknown, list(takes)[1:], 1):
-                told += f"; did you mean {close[0]!r}?"
-            break
-        raise TypeError(f"{name}{signature} cannot be called as {name}(item, **config): {told}") from None
+        name = code.__name__
+        raise TypeError(f"{name}{signature} cannot be called as {name}(item{given}): {error}") from None
 
 
 def refuse_unordered(items: Any) -> None:

@@ -238,66 +238,53 @@ def why_missing(
     """Why items of a data set that has just been opened are not there; empty if all are."""
     if not len(catalogue.missing):
         return []
-    if lines := _why_unasked(artifacts):
-        return lines
-    cue = ""
-    if lines := _why_nothing(artifacts):
-        cue = "observed" if artifacts.changed_inputs else ""
-    elif artifacts.has_any:
-        lines, cue = [_missing_items(artifacts, catalogue, items, root)], "data"
-    else:
+    lines, cue = _why_nothing(artifacts), "observed" if artifacts.changed_inputs else ""
+    if not lines and not artifacts.has_any:
         return [ask(artifacts)]
+    if not lines:
+        lines, cue = [_missing_items(artifacts, catalogue, items, root)], "data"
     artifacts.why, artifacts.why_cue = shortened("; ".join(lines), wire.MAX_WHY), cue
     return lines
 
 
 def _why_nothing(artifacts: ArtifactSet) -> list[str]:
-    """Why nothing was looked for, or what was found does not count; empty if neither is so."""
-    if lines := _why_unasked(artifacts):
-        return lines
+    """Why the daemon has told nothing, or what it told does not count; empty if neither is so."""
+    if artifacts.session.is_away and artifacts.client.endpoint.has_started_empty:
+        return [NEW_CACHE]
+    if artifacts.reason:
+        return [artifacts.reason]
     if artifacts.mode is Mode.REFRESH:
         return ["PREPCACHE=refresh: cached samples are not used"]
     return changed_inputs(artifacts)
 
 
-def _why_unasked(artifacts: ArtifactSet) -> list[str]:
-    """Why the daemon has told nothing; empty if it was asked."""
-    if artifacts.session.is_away and artifacts.client.endpoint.has_started_empty:
-        return [NEW_CACHE]
-    return [artifacts.reason] if artifacts.reason else []
-
-
 def ask(artifacts: ArtifactSet) -> str:
-    """The daemon's explanation of a recipe without artifacts, on one line."""
-    from prepcache.protocol import inspection
+    """The daemon's explanation of a recipe without artifacts, on one line; where a file counted as a whole,
+    how less of it counts."""
+    from prepcache.protocol import explain, inspection
 
     recipe, session = artifacts.recipe, artifacts.session
     client: Any = session.client  # the process's one: another would keep a connection of its own open
     parts = None if artifacts.mode.is_writing else fitting(recipe.parts)  # else they are registered
     asked = inspection.ExplainRequest(recipe=RecipeDigest(recipe.digest), parts=parts).to_json()
 
-    def attempt(limit_s: float) -> str:
+    def attempt(limit_s: float) -> inspection.Explanation | None:
         try:
             found: inspection.Explanation = client.transport.call(
                 "POST", "/v1/explain", asked, limit_s=min(limit_s, ASK_S), gives=inspection.Explanation
             )
+            return found
         except DaemonUnreachable:  # invariant 4: the next request that matters will tell
-            return NOT_KNOWN
-        return told(found)
+            return None
 
     try:
-        line: str = session.run(attempt)
+        told = session.run(attempt)
     except PrepcacheError:
+        told = None
+    if told is None:
         return NOT_KNOWN
-    return line
-
-
-def told(explanation: inspection.Explanation) -> str:
-    """An explanation on one line; where a file counted as a whole, how less of it counts."""
-    from prepcache.protocol import explain
-
-    is_file = any(one.section == "file" for one in explanation.differences)
-    return f"{explanation.summary} ({explain.COUNTS_FILES})" if is_file else explanation.summary
+    is_file = any(one.section == "file" for one in told.differences)
+    return f"{told.summary} ({explain.COUNTS_FILES})" if is_file else told.summary
 
 
 def changed_inputs(artifacts: ArtifactSet) -> list[str]:

@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import difflib
 import enum
 import logging
 import os
@@ -22,8 +21,6 @@ from prepcache.errors import ConfigError
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
 
 _VARIABLES = ("PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_TOKEN_FILE", "PREPCACHE_DIR")
-_OF_THE_DAEMON = ("PREPCACHED_ROOT", "PREPCACHED_MAX_BYTES", "PREPCACHED_MIN_FREE", "PREPCACHED_CONFIG")
-"""Those that are most often taken for ours; the daemon refuses unknown ones itself."""
 _said: set[str] = set()
 log = logging.getLogger("prepcache")
 
@@ -126,14 +123,12 @@ class Settings:
 
 def _say_unknown(environ: Mapping[str, str]) -> None:
     """Says once which variables are none of the client's: one that is misspelt would do nothing."""
-    for name in sorted(environ):
-        if not name.startswith("PREPCACHE_") or name in _VARIABLES or name in _said:
-            continue
-        _said.add(name)
-        close = difflib.get_close_matches(name, (*_VARIABLES, *_OF_THE_DAEMON), 1, cutoff=0.9)
-        known = f"did you mean {close[0]}?" if close else f"known are PREPCACHE, {', '.join(_VARIABLES)}"
-        if is_first_rank() and parent_process() is None:
-            log.warning("prepcache: the variable %s is not known and does nothing: %s", name, known)
+    names = {name for name in environ if name.startswith("PREPCACHE_")} - {*_VARIABLES} - _said
+    _said.update(names)
+    if names and is_first_rank() and parent_process() is None:
+        known = f"known are PREPCACHE, {', '.join(_VARIABLES)}; those of the daemon are PREPCACHED_*"
+        told = ", ".join(sorted(names))
+        log.warning("prepcache: variables that are not known and do nothing: %s; %s", told, known)
 
 
 def is_first_rank() -> bool:

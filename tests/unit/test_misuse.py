@@ -73,11 +73,6 @@ class Called:
     def __call__(self, item: int, factor: int) -> int: ...
 
 
-class Doubled:
-    def __call__(self, item: int, *, factor: int) -> int:
-        return 2 * item * factor
-
-
 @functools.wraps(scaled)
 def wrapper(*args: int, **others: int) -> torch.Tensor:
     return scaled(*args, by=2)
@@ -122,12 +117,9 @@ def without() -> int: ...
     [
         (raising, {"facter": 3}, r"raising\(item: .*: got an unexpected keyword argument 'facter'"),
         (Scale().by, {"facter": 3}, r"by\(item: .*: got an unexpected keyword argument 'facter'"),
-        (Doubled(), {}, r"Doubled\(item: .*: missing a required .*argument: 'factor'"),
-        (scaled, {"bye": 3}, r"scaled\(item: .*: got an unexpected .* 'bye'; did you mean 'by'\?$"),
-        (scaled, {"size": 3}, r"scaled\(item: .*: got an unexpected keyword argument 'size'$"),
+        (scaled, {"bye": 3}, r"scaled\(item: .* called as scaled\(item, bye=\): missing .*: 'by'$"),
         (scaled, None, r"scaled\(item: .*: missing a required argument: 'by'"),
-        (partial(of_many, 1), {}, r"partial\(\*items: .*: missing a required .*argument: 'factor'"),
-        (without, {}, r"without\(\) .* cannot be called as without\(item, \*\*config\): too many"),
+        (without, {}, r"without\(\) .* cannot be called as without\(item\): too many"),
     ],
 )
 def test_a_config_that_does_not_fit_the_function_is_refused(

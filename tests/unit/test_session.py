@@ -12,7 +12,7 @@ from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.launcher import Endpoint
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import WaitBudget, on_own_time
+from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
@@ -221,36 +221,6 @@ def test_a_beat_that_hangs_begins_an_outage(bench: Bench, monkeypatch: pytest.Mo
     bench.world.said["POST sessions/beat"] = hang
     wait_until(lambda: bench.session.is_away)
     assert bench.session.budget.remaining_s == 0.6
-
-
-def test_another_threads_opening_is_waited_for_within_the_budget(bench: Bench) -> None:
-    """A thread that nobody waits for may be at it for long."""
-    is_asked, may_answer = threading.Event(), threading.Event()
-
-    def slow(request: Request) -> Any:
-        is_asked.set()
-        assert may_answer.wait(60)
-        return bench.world.on_post_sessions(request)
-
-    def opens() -> None:
-        with on_own_time(60.0):
-            bench.session.open()
-
-    bench.world.said["POST sessions"] = slow
-    bench.world.said["GET "] = lambda request: None
-    thread = threading.Thread(target=opens)
-    thread.start()
-    try:
-        assert is_asked.wait(30)
-        with pytest.raises(DaemonUnreachable, match="opens its session"):
-            bench.session.resolve(SomeRecipe())
-        assert bench.session.budget.remaining_s == 0
-        with pytest.raises(DaemonUnreachable):
-            bench.session.reopen("s1.t")
-    finally:
-        may_answer.set()
-        thread.join()
-    assert bench.world.opened == 1
 
 
 def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
