@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -45,35 +44,22 @@ def console() -> Console:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Rows below their headings, without the columns in which no row has anything.
 
-    Where a terminal is too narrow, names are cut and sentences go on in the next line; where that is not
-    enough, those of `_LEAST` go that say least. Numbers are shown whole.
+    Where a terminal is too narrow, names are cut and sentences go on in the next line. Numbers are whole.
     """
     shown = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    sizes = {
-        name: max(cell_len(line) for row in rows for line in ["", *row[i].splitlines()])
-        for i, name in enumerate(columns)
-    }
-    most = {name: max(size, len(name)) for name, size in sizes.items() if size}
-    widths = {name: min(size, _NARROW.get(name, size)) for name, size in most.items()}
-    for name in _LEAST:
-        if _spare(widths) < 0:
-            widths.pop(name, None)
-    for name, width in widths.items():
-        widths[name] += max(0, min(most[name] - width, _spare(widths)))
+    cells = {name: column for name, *column in zip(columns, *rows, strict=True)}
+    width = console().width
+    used = {name: cells[name] for name in columns if any(cells[name]) and width >= _FROM_WIDTH.get(name, 0)}
+    for name in used:
         shown.add_column(
             name,
             justify="right" if name in _NUMBERS else "left",
-            no_wrap=name not in _SENTENCES,
+            no_wrap=name in (*_NUMBERS, "KEY", "RECIPE"),
             overflow="fold" if name in _SENTENCES else "ellipsis",
-            width=widths[name],
         )
-    for row in rows:
-        shown.add_row(*(Text(cell) for name, cell in zip(columns, row, strict=True) if name in widths))
+    for row in zip(*used.values(), strict=True):
+        shown.add_row(*map(Text, row))
     return shown
-
-
-def _spare(widths: Mapping[str, int]) -> int:
-    return console().width - sum(widths.values()) - 2 * (len(widths) - 1)
 
 
 def show(*lines: RenderableType) -> None:
@@ -87,8 +73,8 @@ def show(*lines: RenderableType) -> None:
 
 _NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "IDLE", "PID", "SINCE", "HOLDS")
 _SENTENCES = ("WHAT", "DOING", "KEPT")
-_NARROW = {"NAME": 10, "JOB": 10, "HOST": 10} | dict.fromkeys(_SENTENCES, 13)
-_LEAST = ("RECIPE", "HOLDS", "HOST", "COST", "KEPT", "OWNER", "IDLE")
+_FROM_WIDTH = {"RECIPE": 100} | dict.fromkeys(("OWNER", "KEPT", "HOST", "HOLDS"), 70)
+"""Columns that are shown only where a line of the terminal has so many characters."""
 NAMES_SHOWN = 5
 
 
