@@ -22,16 +22,15 @@ import socket
 import struct
 import sys
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import httpcore
 
-from prepcache import __version__
+from prepcache import __version__, forks
 from prepcache.daemon import waits
 from prepcache.daemon.launcher import open_to
 from prepcache.errors import (
@@ -50,8 +49,6 @@ MAX_IDLE = 8
 WRITE_BYTES = 256 << 10
 FOLIO_BYTES = 2 << 20
 """Files are written by as much: NOTE [ Large folios ] in layout.py. As in header.py, which loads numpy."""
-
-_SOCKETS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 class Deadline:
@@ -100,7 +97,17 @@ class Transport:
         }
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._pool: tuple[int, httpcore.ConnectionPool] | None = None
+        self.after_fork()
+        forks.note(self)
+
+    def after_fork(self) -> None:
+        self._pool = httpcore.ConnectionPool(
+            max_connections=sys.maxsize,
+            max_keepalive_connections=MAX_IDLE,
+            keepalive_expiry=waits.MAX_IDLE_S,
+            uds=self.address.socket,
+            network_backend=Backend(self.address),
+        )
 
     def call(
         self,
@@ -188,7 +195,7 @@ class Transport:
             extensions={"timeout": {"connect": deadline, "read": deadline, "write": deadline}},
         )
         with self._mapped(deadline):
-            response = self._this_pool().handle_request(request)
+            response = self._pool.handle_request(request)
         with closing(response):
             yield response
 
@@ -246,26 +253,11 @@ class Transport:
         told = error.strerror or str(error) or type(error).__name__
         return self._error(why, told[:1].lower() + told[1:])
 
-    def _this_pool(self) -> httpcore.ConnectionPool:
-        if self._pool is None or self._pool[0] != os.getpid():  # a thread that is as quick has its own once
-            self._pool = (
-                os.getpid(),
-                httpcore.ConnectionPool(
-                    max_connections=sys.maxsize,
-                    max_keepalive_connections=MAX_IDLE,
-                    keepalive_expiry=waits.MAX_IDLE_S,
-                    uds=self.address.socket,
-                    network_backend=Backend(self.address),
-                ),
-            )
-        return self._pool[1]
-
     def close(self) -> None:
         """Closes this process's idle connections; the next call opens new ones."""
-        if self._pool is not None and self._pool[0] == os.getpid():
-            for one in self._pool[1].connections:
-                if one.is_idle():
-                    one.close()
+        for one in self._pool.connections:
+            if one.is_idle():
+                one.close()
 
     def _error(self, why: str, reason: str) -> DaemonUnreachable:
         url = self.address.url
@@ -300,7 +292,7 @@ class Stream(httpcore.NetworkStream):
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        _SOCKETS.add(sock)
+        forks.note(self)
 
     def read(self, max_bytes: int, timeout: Any = None) -> bytes:
         self._sock.settimeout(timeout.left_s())
@@ -322,6 +314,11 @@ class Stream(httpcore.NetworkStream):
     def close(self) -> None:
         self._sock.close()
 
+    def after_fork(self) -> None:
+        """In a child: the connection is its parent's."""
+        with suppress(OSError):
+            os.close(self._sock.detach())
+
     def get_extra_info(self, info: str) -> Any:
         """`is_readable`: an idle connection that has something to say was closed."""
         if info != "is_readable":
@@ -338,50 +335,32 @@ class Backend(httpcore.NetworkBackend):
         self._address = address
 
     def connect_unix_socket(self, path: str, timeout: Any = None, socket_options: Any = None) -> Stream:
-        with _connecting() as opened:
-            sock = opened.enter_context(socket.socket(socket.AF_UNIX))
+        sock = socket.socket(socket.AF_UNIX)
+        try:
             sock.settimeout(timeout.left_s())
-            try:
-                sock.connect(path)
-            except PermissionError as error:
-                told = f"{error.strerror}; {open_to(Path(path))}"
-                raise PermissionError(error.errno, told, path) from error
+            sock.connect(path)
             if self._address.owner not in (None, peer_uid(sock)):
                 raise PermissionError(errno.EACCES, "another user listens there", path)
-            opened.pop_all()
-            return Stream(sock)
+        except OSError as error:
+            sock.close()
+            if isinstance(error, PermissionError) and error.filename is None:
+                error = PermissionError(error.errno, f"{error.strerror}; {open_to(Path(path))}", path)
+            raise httpcore.ConnectError(error) from error  # the pool raises it again without its cause
+        return Stream(sock)
 
     def connect_tcp(
         self, host: str, port: int, timeout: Any = None, local_address: str | None = None,
         socket_options: Any = None,
     ) -> Stream:  # fmt: skip
-        with _connecting() as opened:
-            sock = opened.enter_context(socket.create_connection((host, port), timeout=timeout.left_s()))
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.pop_all()
-            return Stream(sock)
-
-
-@contextmanager
-def _connecting() -> Iterator[ExitStack]:
-    """Closes what is opened unless all goes well."""
-    try:
-        with ExitStack() as opened:
-            yield opened
-    except OSError as error:
-        raise httpcore.ConnectError(error) from error  # the pool raises it again without its cause
+        try:
+            sock = socket.create_connection((host, port), timeout=timeout.left_s())
+        except OSError as error:
+            raise httpcore.ConnectError(error) from error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Stream(sock)
 
 
 def peer_uid(sock: socket.socket) -> int:
     """The user that listens at the other end of a connected unix socket, as the kernel says (unix(7))."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(uid)
-
-
-def _after_fork_in_child() -> None:
-    for sock in list(_SOCKETS):
-        with suppress(OSError):
-            os.close(sock.detach())
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
