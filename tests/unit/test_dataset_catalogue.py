@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -256,7 +257,7 @@ class Daemon:
         self.files = files
         self.found: wire.Resolved | None = found
         self.dropped: list[str] = []
-        self.heartbeat = SimpleNamespace(drop=self.dropped.extend)
+        self.heartbeat = SimpleNamespace(drop=self.dropped.extend, looking=contextlib.nullcontext)
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         return self.files.folder / ref.digest

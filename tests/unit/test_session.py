@@ -12,7 +12,7 @@ from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.launcher import Endpoint
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import WaitBudget
+from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
@@ -163,6 +163,53 @@ def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench, monkeypatch
     bench.world.said["POST leases"] = lease
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
     assert len(bench.sent("POST", "/leases")) == 2
+
+
+def test_who_is_declined_waits_for_a_thread_that_looks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is about to drop what its answer holds. What is waited for is charged."""
+    monkeypatch.setattr(waits, "DROPS_S", 600.0)
+    bench.world.artifacts = [1]
+    found, is_looking, is_declined = bench.session.resolve(SomeRecipe()), threading.Event(), threading.Event()
+
+    def lease(request: Request) -> Any:
+        if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
+            return bench.world.on_post_leases(request)
+        is_declined.set()
+        return reply({"is_declined": True, "reason": "no room"})
+
+    def looks() -> None:
+        with bench.session.heartbeat.looking():
+            is_looking.set()
+            is_declined.wait(60)
+            bench.session.heartbeat.drop(one.digest for one in found.artifacts)
+
+    bench.world.said["POST leases"] = lease
+    thread = threading.Thread(target=looks)
+    thread.start()
+    assert is_looking.wait(60)
+    with on_own_time(60.0):  # a crowded machine keeps them apart
+        assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+    thread.join(60)
+
+
+def test_a_thread_that_looks_for_long_is_waited_for_within_the_budget(bench: Bench) -> None:
+    bench.session.resolve(SomeRecipe())
+    budget, is_looking, is_over = bench.session.budget, threading.Event(), threading.Event()
+
+    def looks() -> None:
+        with bench.session.heartbeat.looking():
+            is_looking.set()
+            is_over.wait(60)
+
+    thread = threading.Thread(target=looks)
+    thread.start()
+    assert is_looking.wait(60)
+    bench.world.said["POST leases"] = lambda request: reply({"is_declined": True, "reason": "no room"})
+    budget.charge(budget.remaining_s - 0.5)
+    assert bench.session.lease(RECIPE, 0, items(1), want=1).is_declined
+    is_over.set()
+    thread.join(60)
+    assert budget.remaining_s < 0.3, "all but what every answer may take"
 
 
 def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:

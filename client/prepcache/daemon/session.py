@@ -128,7 +128,9 @@ class Session:
             register=fitting(recipe.parts) if register else None,
         )
         try:
-            found: wire.Resolved = self._ask("POST", "/v1/resolve", wire.Resolved, asked, acts=hold)
+            found: wire.Resolved = self.run(
+                self._call("POST", "/v1/resolve", wire.Resolved, asked), acts=hold
+            )
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:
                 raise
@@ -148,7 +150,7 @@ class Session:
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
             more: as in `LeaseRequest`, as the others.
         """
-        wait_s, run = min(wait_s, wire.MAX_WAIT_S), bytes(items)
+        wait_s, run, tells = min(wait_s, wire.MAX_WAIT_S), bytes(items), self.heartbeat.tells
 
         def ask(limit_s: float, session: str) -> Any:
             with self.heartbeat.asking() as (lease, lost):
@@ -160,7 +162,7 @@ class Session:
                 )
 
         answer: wire.LeaseAnswer = self.run(ask, wait_s=wait_s, acts=True)
-        if answer.is_declined and self._makes_way():
+        if answer.is_declined and self._makes_way(tells):
             answer = self.run(ask, wait_s=wait_s, acts=True)
         if lie := answer.lie(len(run) // 32, want):
             raise self._give_up(f"the daemon's answer is invalid: {lie}")
@@ -181,12 +183,12 @@ class Session:
             Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
             UnknownSession: the daemon had forgotten us and our leases; ask for new ones.
         """
-        header = self.open()
+        header, tells = self.open(), self.heartbeat.tells
         try:
             try:
                 committed = self._handover.commit(header, leases, staged, limit_s)
             except Declined:
-                if not self._makes_way():
+                if not self._makes_way(tells):
                     raise
                 committed = self._handover.commit(header, leases, staged, limit_s)
         except UnknownSession:
@@ -206,12 +208,12 @@ class Session:
         return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:
-        info: inspection.Info = self._ask("GET", "/v1/info", inspection.Info)
+        info: inspection.Info = self.run(self._call("GET", "/v1/info", inspection.Info))
         return info.limits
 
     def leased_by(self, pids: set[int]) -> int:
         """How many items processes of this machine make, or have made and not committed."""
-        told: inspection.SessionList = self._ask("GET", "/v1/sessions", inspection.SessionList)
+        told: inspection.SessionList = self.run(self._call("GET", "/v1/sessions", inspection.SessionList))
         return sum(seen.leased_items for seen in told.sessions if seen.pid in pids)
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
@@ -228,15 +230,18 @@ class Session:
     def is_by_path(self) -> bool:
         return self._handover.is_by_path
 
-    def _makes_way(self) -> bool:
-        """After a refusal for lack of room: tells at once which holds were dropped; whether any were."""
-        if (header := self.header) is None or not self.heartbeat.dropped:
-            return False
+    def _makes_way(self, tells: int) -> bool:
+        """After a refusal for lack of room: tells at once which holds were dropped; whether any were since
+        `tells` was so. What another thread is about to drop is waited for."""
+        budget, began = self._budget_here(), time.monotonic()
+        self.heartbeat.await_looks(min(waits.DROPS_S, budget.remaining_s))
+        budget.charge(time.monotonic() - began - waits.FREE_S)
         try:
-            self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
+            if (header := self.header) is not None and self.heartbeat.dropped:
+                self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
         except PrepcacheError:
             return False
-        return True
+        return self.heartbeat.tells != tells
 
     def at_close(self, callback: Callable[[], None]) -> None:
         """Calls back before the session is closed at the end of the process, last come first."""
@@ -294,7 +299,9 @@ class Session:
     def _opened(self) -> str:
         asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
         try:
-            answer: wire.SessionAnswer = self._ask("POST", "/v1/sessions", wire.SessionAnswer, asked)
+            answer: wire.SessionAnswer = self.run(
+                self._call("POST", "/v1/sessions", wire.SessionAnswer, asked)
+            )
             if answer.protocol != wire.PROTOCOL:
                 told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
                 raise self._give_up(f"the daemon's answer is invalid: {told}")
@@ -325,8 +332,8 @@ class Session:
         try:
             before, now = self.heartbeat.take_held(), set[str]()
             for asked in list(self._recipes.values()):
-                again = functools.partial(self._ask, acts=True, may_reopen=False)
-                found: wire.Resolved = again("POST", "/v1/resolve", wire.Resolved, asked)
+                call = self._call("POST", "/v1/resolve", wire.Resolved, asked)
+                found: wire.Resolved = self.run(call, acts=True, may_reopen=False)
                 self.heartbeat.hold(found.artifacts)
                 now |= {str(ref.digest) for ref in found.artifacts}
             self.heartbeat.drop(now - before)
@@ -334,15 +341,13 @@ class Session:
         finally:
             self._reopening.release()
 
-    def _ask(
-        self, method: str, path: str, gives: type[Message], body: Message | None = None, **how: bool
-    ) -> Any:
-        """One exchange; `how` as `run` takes it."""
-
-        def attempt(**given: Any) -> Any:
-            return self.client.transport.call(method, path, body, gives=gives, **given)
-
-        return self.run(attempt, **how)
+    def _call(
+        self, method: str, path: str, gives: type[Message], body: Message | None = None
+    ) -> Callable[..., Any]:
+        """An exchange as `run` takes it."""
+        if self.is_mute:
+            raise DaemonUnreachable(f"PREPCACHE={self.client.mode.value}: no daemon is asked", why="off")
+        return functools.partial(self.client.transport.call, method, path, body, gives=gives)
 
     def run(
         self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False, may_reopen: bool = True
@@ -354,8 +359,6 @@ class Session:
             acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
                 where that one is forgotten.
         """
-        if self.is_mute:
-            raise DaemonUnreachable(f"PREPCACHE={self.client.mode.value}: no daemon is asked", why="off")
         if self.client.endpoint.has_started_empty:  # it has nothing yet that this job could use
             self.budget.limit_first(waits.STARTING_WAIT_S)
         header = self.open() if acts else None

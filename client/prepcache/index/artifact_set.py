@@ -168,22 +168,23 @@ class ArtifactSet:
 
     def look_from(self, generation: int) -> bool | None:
         """Takes in what is newer; whether anything missing was found, None where no daemon could be asked."""
-        try:
-            resolved: wire.Resolved = self.session.resolve(
-                self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
-            )
-        except PrepcacheError as error:
-            self._refused, self.is_known = error, False
-            self.reason = error.message
-            if isinstance(error, Declined):
-                self.reason = f"{error.message}: {self._way_out()}"
-            return None
-        self._refused, self.is_known = None, True
-        try:
-            return self.absorb(resolved)
-        except DaemonUnreachable as error:
-            self.reason = error.message
-            return None
+        with self.session.heartbeat.looking():
+            try:
+                resolved: wire.Resolved = self.session.resolve(
+                    self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
+                )
+            except PrepcacheError as error:
+                self._refused, self.is_known = error, False
+                self.reason = error.message
+                if isinstance(error, Declined):
+                    self.reason = f"{error.message}: {self._way_out()}"
+                return None
+            self._refused, self.is_known = None, True
+            try:
+                return self.absorb(resolved)
+            except DaemonUnreachable as error:
+                self.reason = error.message
+                return None
 
     def _way_out(self) -> str:
         """What makes room where the disk is too full for a single recipe."""
@@ -207,10 +208,14 @@ class ArtifactSet:
         self.why = self.why_cue = ""
         return answer
 
-    def _lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
-        answer = self.sharing.lease(*given, **named, why=self.why, cue=self.why_cue)
-        if answer.look_again is not None:
-            self.absorb(answer.look_again)
+    def _lease(self, *given: Any, wait_s: float, **named: Any) -> wire.LeaseAnswer:
+        # What polls for long is not waited for by a commit that is declined.
+        looking = self.session.heartbeat.looking
+        with contextlib.nullcontext() if wait_s else looking():
+            answer = self.sharing.lease(*given, **named, wait_s=wait_s, why=self.why, cue=self.why_cue)
+            if answer.look_again is not None:
+                with looking():
+                    self.absorb(answer.look_again)
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:
