@@ -13,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-MOST_PATH_CHARS = 160
-"""Of the path to an input that a message shows whole."""
-
 
 class PrepcacheError(Exception):
     """Base of all errors that prepcache raises.
@@ -55,12 +52,6 @@ class ConfigError(PrepcacheError, code="config", status=400, exit_code=2):
 
 class UnkeyableError(PrepcacheError, code="unkeyable", status=422, exit_code=10):
     """An input has no stable bytes; the message holds the path to it and the ways out."""
-
-    def __init__(self, message: str = "", /, **data: Any) -> None:
-        path = data.get("path")
-        if isinstance(path, str) and len(path) > MOST_PATH_CHARS:  # as of a mock
-            message = message.replace(path, f"{path[:60]}...{path[-20:]}", 1)
-        super().__init__(message, **data)
 
 
 class PreprocessError(PrepcacheError, code="preprocess-failed", status=500, exit_code=12):

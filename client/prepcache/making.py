@@ -128,8 +128,7 @@ class Making:
                 filled = fill.run()
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
-            kept, is_part = self._catalogue.kept, by.is_stream
-            by.say_of_it(ended_early(error, kept, total, is_part=is_part), is_wrong=True)
+            by.say_of_it(ended_early(error, self._catalogue.kept, total), is_wrong=True)
             raise
         finally:
             progress.close()

@@ -297,15 +297,11 @@ def changed_inputs(artifacts: ArtifactSet) -> list[str]:
     return lines
 
 
-def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -> str:
-    """What is there of a data set whose preparation ended. `is_part`: a stream kept what came before."""
-    is_interrupt = isinstance(error, KeyboardInterrupt)
-    how = "interrupted" if is_interrupt else "ended by an error"
-    # An edit of the code changes the key, and everything is preprocessed again.
-    unless = "" if is_interrupt else ", unless the code is edited"
-    onward = f"; the next run continues from there{unless}" if kept else ""
-    items = f"the {total:,} items in progress" if is_part else f"{total:,} items"
-    return f"{how}: {kept:,} of {items} are stored{onward}"
+def ended_early(error: BaseException, kept: int, total: int) -> str:
+    """What is there of items whose preparation ended. An edit of the code makes them all anew."""
+    how = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended by an error"
+    onward = "; the next run continues from there, unless the code is edited" if kept else ""
+    return f"{how}: {kept:,} of {total:,} items are stored{onward}"
 
 
 def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, ...]:

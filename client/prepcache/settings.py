@@ -54,25 +54,20 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> Address:
         """The address in `unix:///path` or `http://host:port`. Raises ConfigError."""
+        told = "PREPCACHE_URL is unix:///path/to/socket or http://host:port"
         try:
             parts = urlsplit(url)
-            port = parts.port
+            path, port = parts.path, parts.port
         except ValueError as error:
-            raise _bad_url(url, str(error)) from None
-        if parts.scheme == "unix":
-            path = parts.path
-            if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
-                must = "a socket's path must be absolute, as in unix:///run/prepcache/prepcached.sock"
-                raise _bad_url(url, must)
-            if (size := len(os.fsencode(path))) > MAX_SOCKET_PATH_BYTES:
-                raise _bad_url(url, f"its path has {size} bytes; the limit is {MAX_SOCKET_PATH_BYTES}")
-            return cls(socket=path)
-        if parts.scheme != "http":
-            raise _bad_url(url, "it must start with unix:// or http://")
-        extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
-        if not parts.hostname or extra:
-            raise _bad_url(url, "it must be a host and a port only")
-        return cls(host=parts.hostname, port=port or 80)
+            raise ConfigError(f"{url!r} is not a daemon's URL: {error}; {told}", url=url) from None
+        if parts.scheme == "unix" and not parts.netloc and path[:1] == "/" != path and "\0" not in path:
+            if (size := len(os.fsencode(path))) <= MAX_SOCKET_PATH_BYTES:
+                return cls(socket=path)
+            told = f"its path has {size} bytes; the limit is {MAX_SOCKET_PATH_BYTES}; {told}"
+        extra = path.strip("/") or parts.query or parts.fragment or parts.username
+        if parts.scheme == "http" and parts.hostname and not extra:
+            return cls(host=parts.hostname, port=port or 80)
+        raise ConfigError(f"{url!r} is not a daemon's URL: {told}", url=url)
 
     @property
     def url(self) -> str:
@@ -80,13 +75,6 @@ class Address:
             return f"unix://{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
-
-
-def _bad_url(url: str, why: str) -> ConfigError:
-    return ConfigError(
-        f"{url!r} is not a daemon's URL: {why}; PREPCACHE_URL is unix:///path/to/socket or http://host:port",
-        url=url,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,9 +118,9 @@ def test_a_key_that_is_not_there_or_is_none(run: Run, keys: list[str]) -> None:
     missing = f"{(int(keys[0][:8], 16) + 1) % 16**8:08x}"
     for command in ("show", "pin", "unpin", "verify"):
         ended = run(command, missing)
-        assert (ended.code, ended.out) == (1, "") and "nothing begins with" in ended.err
+        assert (ended.code, ended.out) == (1, "") and "no key begins with" in ended.err
         ended = run(command, "../../etc")
-        assert ended.code == 2 and "hex digits; `prepcache ls --name NAME` lists the keys" in ended.err
+        assert ended.code == 2 and "key must be 4 to 64 lower-case hex digits" in ended.err
     assert run("show", "ab" * 32).code == 1
 
 

@@ -116,7 +116,7 @@ def test_an_error_names_the_item_and_its_place_in_the_stream(jobs: Jobs, workers
 
 def test_what_an_error_left_is_not_said_of_the_whole_stream(jobs: Jobs) -> None:
     err = jobs.told(jobs.write(BROKEN.replace(", progress=False", "")), 0, "function")
-    assert re.search(r"job.make: ended by an error: \d+ of the \d+ items in progress are stored", err), err
+    assert re.search(r"job.make: ended by an error: \d+ of \d+ items are stored", err), err
 
 
 @pytest.mark.parametrize("workers", [0, 2])

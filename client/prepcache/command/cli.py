@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from prepcache.protocol import inspection
 
 T = TypeVar("T")
-MIN_PREFIX_DIGITS = 4
+MOST_KEYS = 100
+"""That are counted of those that begin alike."""
 INTERRUPTED = 130
 """128 + SIGINT, as a shell says it."""
 INTERNAL = 70
@@ -198,9 +199,8 @@ def explain(
     with _client() as client:
         given: dict[str, Any] = {"name": name}
         if target is not None:
-            digits = _digits(target, "a key or recipe", ", or --name NAME")
-            recipes = [{"recipe": str(one.digest)} for one in client.recipes(digits)]
-            given = _only(digits, [*recipes, *({"key": key} for key in _keys(client, digits))])
+            recipes = [{"recipe": str(one.digest)} for one in client.recipes(target.lower())]
+            given = _only(target, [*recipes, *({"key": key} for key in _keys(client, target))])
         told = client.explain(**given)
     if as_json:
         print_json(cli_tables.explanation_json(told))
@@ -385,34 +385,25 @@ def _uid(owner: str) -> int:
         raise typer.BadParameter(f"there is no user {owner!r}", param_hint="--owner") from None
 
 
-def _entry(client: Client, key: str) -> inspection.Entry:
+def _entry(client: Client, digits: str) -> inspection.Entry:
     """The entry of the only key that begins so, with the inputs that it observed."""
-    digits = _digits(key, "a key", "; `prepcache ls --name NAME` lists the keys of a name")
     return client.entry(_only(digits, _keys(client, digits)))
 
 
 def _keys(client: Client, digits: str) -> list[str]:
     """The keys that begin so, by an order that using them does not change; several users may have one."""
-    return list(dict.fromkeys(str(one.key) for one in client.entries(key=digits, sort="created_at")))
+    found = client.entries(key=digits.lower(), sort="created_at")
+    return list(dict.fromkeys(str(one.key) for one in itertools.islice(found, MOST_KEYS)))
 
 
 def _only(digits: str, found: list[T]) -> T:
     """The one that was found. Raises NotFound or BadRequest."""
     if not found:
-        ls = f"`prepcache ls` lists the entries, `prepcache ls --recipe {digits}` those of a recipe"
-        raise NotFound(f"nothing begins with {digits}: {ls}", key=digits)
+        ls = "`prepcache ls --name NAME` lists the keys of a name"
+        raise NotFound(f"no key begins with {digits}: {ls}", key=digits)
     if len(found) > 1:
         raise BadRequest(f"{len(found)} keys or recipes begin with {digits}; give more digits", key=digits)
     return found[0]
-
-
-def _digits(text: str, what: str, otherwise: str) -> str:
-    """The hex digits of a key or recipe, or the first of them. Raises BadRequest where it is none."""
-    digits = text.lower()
-    if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
-        must = f"give {MIN_PREFIX_DIGITS} to 64 hex digits{otherwise}"
-        raise BadRequest(f"{text!r} is not {what}: {must}", key=text)
-    return digits
 
 
 def _outcome(gone: inspection.Purged, dry_run: bool, free_bytes: int | None) -> str:
