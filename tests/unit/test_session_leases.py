@@ -96,7 +96,7 @@ def test_a_thread_stops_with_a_session_that_was_given_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leases may be known to nobody: who asks for their items in it gets none, and drops its work."""
-    monkeypatch.setattr("prepcache.daemon.waits.LOOK_FIRST_S", 1e6)
+    monkeypatch.setattr("prepcache.daemon.waits.LOOK_S", 1e6)
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST resolve"] = lambda r: None
     with pytest.raises(DaemonUnreachable):

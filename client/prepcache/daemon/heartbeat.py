@@ -271,26 +271,22 @@ class Heartbeat:
 
 def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> None:
     """The thread's life: until the session is closed, collected, or its daemon given up for good."""
-    look_s = waits.LOOK_FIRST_S
     try:
         while (session := kept()) is not None and (session.is_away or not session.is_gone):
-            pause_s = look_s if session.is_away else beat._pause_s
+            pause_s = waits.LOOK_S if session.is_away else beat._pause_s
             del session
             if beat._woken.wait(pause_s):
                 beat._woken.clear()
-                stop.wait(waits.LOOK_FIRST_S)  # it has just not answered
+                stop.wait(waits.LOOK_S)  # it has just not answered
             if stop.is_set() or (session := kept()) is None:
                 return
             if session.is_away:
-                look_s = min(2 * look_s, waits.LOOK_LONGEST_S)
                 if _answers(session):
                     session.come_back()
                     beat._is_back.set()
-            else:
-                look_s = waits.LOOK_FIRST_S
-                if (header := session.header) is not None:
-                    _beat(session, header)
-                    beat.on_beat.call()
+            elif (header := session.header) is not None:
+                _beat(session, header)
+                beat.on_beat.call()
             del session
     except Exception:
         log.exception("prepcache: internal error in a heartbeat")

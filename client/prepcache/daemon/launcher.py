@@ -145,19 +145,15 @@ class Launcher(Endpoint):
     @property
     def is_running(self) -> bool:
         """Whether the daemon that was started last, by whomever, lives."""
-        return bool(self._state())
+        return bool(self._process("cmdline"))
 
     @property
     def is_starting(self) -> bool:
         """Whether it lives, and was started so shortly ago that it may not be ready yet."""
         with contextlib.suppress(OSError):
             age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
-            return age_s < waits.STARTING_S and self._state() not in ("", "T", "t")  # stopped, by SIGSTOP
+            return age_s < waits.STARTING_S and self.is_running
         return False
-
-    def _state(self) -> str:
-        """What it does (proc_pid_stat(5)); "" where it is gone."""
-        return self._process("stat").rpartition(")")[2][1:2]
 
     def _process(self, file: str) -> str:
         """What /proc says of it; "" where it is gone, or its id is now that of another program."""
@@ -178,11 +174,8 @@ class Launcher(Endpoint):
     def start(self, *, is_reading: bool = False) -> bool:
         """Starts the daemon unless somebody else just did; whether it will listen soon, if all is well.
 
-        Args:
-            is_reading: only a store that is there is worth a start.
-
         Raises:
-            DaemonUnreachable: it cannot be started, is not worth it, or died at once; says why.
+            DaemonUnreachable: it cannot be started, died at once, or has no store that could be read.
         """
         if is_reading and not self.has_store:
             raise self.not_running()

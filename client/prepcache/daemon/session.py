@@ -217,12 +217,7 @@ class Session:
         return sum(seen.leased_items for seen in told.sessions if seen.pid in pids)
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
-        """Where the artifact lies; downloaded first where no folder is shared.
-
-        Raises:
-            NotFound: it is gone meanwhile.
-            ArtifactError: what was downloaded has other bytes.
-        """
+        """Where the artifact lies; downloaded first where no folder is shared."""
         self.open()
         return self._handover.path_of(ref, self.heartbeat.held)
 

@@ -61,12 +61,8 @@ class SharedFolder(NamedTuple):
 
     @classmethod
     def find(cls, override: Path | None, root: str, staging: str, instance: str) -> SharedFolder | None:
-        """The store's root as this process sees it, or None where no folder is shared.
-
-        Args:
-            override: `PREPCACHE_DIR`.
-            root, staging, instance: as the daemon names them.
-        """
+        """The store's root as this process sees it, or None where no folder is shared; `root`, `staging` and
+        `instance` are as the daemon names them."""
         relative = Path(os.path.relpath(staging, root))
         if relative.parts[:1] in ((), (os.pardir,)):
             return None
@@ -146,12 +142,7 @@ class Staged:
 
 
 def downloaded(folder: Path, digest: Digest, size_bytes: int, fetch: Callable[[int], None]) -> Path:
-    """The path of an artifact in this user's folder, fetched if it is not here by `fetch(fd)`.
-
-    Raises:
-        ArtifactError: what came has another digest.
-        OSError: the folder does not take it, or too little would stay free.
-    """
+    """The path of an artifact in this user's folder, fetched by `fetch(fd)` if it is not here."""
     path = folder / digest
     with contextlib.suppress(OSError):
         if path.stat().st_size == size_bytes:

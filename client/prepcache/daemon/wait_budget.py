@@ -156,7 +156,6 @@ class WaitBudget:
             DaemonUnreachable: at once in an outage, or where the daemon was never met and is not there; else
                 when an outage begins.
         """
-        pause_s = waits.RETRY_FIRST_S
         while True:
             if self._outage is not None:
                 raise DaemonUnreachable(self._outage, url=url, why="gone")
@@ -173,10 +172,9 @@ class WaitBudget:
             finally:
                 self._charge_attempt(started, limit_s, free_s)
             self._note_failure(url, failure, start, excuse)
-            paused_s = min(pause_s, self.remaining_s)
+            paused_s = min(waits.RETRY_S, self.remaining_s)
             self._sleep(paused_s)
             self.charge(paused_s)
-            pause_s = min(2 * pause_s, waits.RETRY_LONGEST_S)
 
     def _note_failure(
         self,

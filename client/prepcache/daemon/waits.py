@@ -17,10 +17,8 @@ FREE_S = 0.25
 """An answer within this is no loss: a round trip takes 1 ms, on a machine whose cores are all busy 100."""
 STALL_S = 1.0
 """An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a busy machine."""
-RETRY_FIRST_S = 0.02
-"""The pause before a failed request is repeated; it doubles,"""
-RETRY_LONGEST_S = 0.4
-"""up to this."""
+RETRY_S = 0.1
+"""The pause before a failed request is repeated."""
 
 # How long one request may take: client.py
 
@@ -35,10 +33,8 @@ VERIFY_S = 24 * 3600.0
 
 # In an outage: heartbeat.py
 
-LOOK_FIRST_S = 0.05
-"""The pause before the daemon is looked for again; it doubles,"""
-LOOK_LONGEST_S = 0.5
-"""up to this."""
+LOOK_S = 0.2
+"""The pause before the daemon is looked for again."""
 PROMPT_S = 1.0
 """Limit of a health check, after which an outage is over."""
 
