@@ -202,7 +202,7 @@ HEAVY = {
     ("code", "needed"),
     [
         ("import prepcache", set()),
-        ("import prepcache.command.cli", set()),
+        ("import prepcache.command.cli", {"rich", "blake3"}),
         (
             "import prepcache; from prepcache.daemon.session import Session\n"
             "Session.current(prepcache.Client('unix:///nowhere.sock'))",

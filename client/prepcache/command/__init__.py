@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,9 @@ import typer
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def print_json(value: Any) -> None:
-    """Prints a value as one JSON text, of characters that every encoding has."""
-    typer.echo(json.dumps(value, indent=2))
+def emit(value: Any, as_json: bool, show: Callable[[], None]) -> None:
+    """Prints a value as one JSON text, of characters that every encoding has, or shows it to people."""
+    if as_json:
+        typer.echo(json.dumps(value, indent=2))
+    else:
+        show()

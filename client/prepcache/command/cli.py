@@ -15,19 +15,18 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console
 
 from prepcache import __version__
-from prepcache.command import AsJson, fill_commands, print_json, tier_commands
+from prepcache.command import AsJson, cli_tables, emit, fill_commands, tier_commands
+from prepcache.daemon.client import Client
+from prepcache.daemon.launcher import Launcher, barred
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
-from prepcache.protocol import SORTS
-from prepcache.protocol.units import count_text, parse_size, parse_span, size_text
-
-if TYPE_CHECKING:
-    from prepcache.daemon.client import Client
-    from prepcache.protocol import inspection
+from prepcache.protocol import SORTS, inspection
+from prepcache.protocol.units import parse_size, parse_span, size_text
 
 T = TypeVar("T")
 MOST_KEYS = 100
@@ -99,7 +98,6 @@ def status(
 
     Example: prepcache status --watch
     """
-    from prepcache.command import cli_tables
 
     def look() -> cli_tables.Status:
         with _client(is_starting=False) as client:
@@ -113,10 +111,9 @@ def status(
 
     if is_watched:
         cli_tables.watch(look, as_json)
-    elif as_json:
-        print_json(cli_tables.status_json(look()))
     else:
-        cli_tables.show(*cli_tables.status_lines(look()))
+        seen = look()
+        emit(cli_tables.status_json(seen), as_json, lambda: cli_tables.show(*cli_tables.status_lines(seen)))
 
 
 @app.command("ls")
@@ -144,12 +141,9 @@ def list_entries(
             sort=f"-{sort}",
         )
         shown = list(itertools.islice(found, limit or None))
-        if as_json:
-            print_json([one.to_json() for one in shown])
-        else:
-            from prepcache.command import cli_tables
-
-            cli_tables.entries(shown, next(found, None) is not None)
+        is_more = next(found, None) is not None
+        listed = [one.to_json() for one in shown] if as_json else []
+        emit(listed, as_json, lambda: cli_tables.entries(shown, is_more))
 
 
 @app.command()
@@ -168,12 +162,8 @@ def show(
         recipe = None
         with contextlib.suppress(NotFound):
             recipe = client.recipe(entry.recipe)
-        if as_json:
-            print_json({**entry.to_json(), "parts": recipe.to_json()["parts"] if recipe else None})
-        else:
-            from prepcache.command import cli_tables
-
-            cli_tables.entry(entry, recipe)
+    parts = recipe.to_json()["parts"] if recipe else None
+    emit({**entry.to_json(), "parts": parts}, as_json, lambda: cli_tables.entry(entry, recipe))
 
 
 @app.command()
@@ -194,18 +184,13 @@ def explain(
     """
     if target is not None and name is not None:
         raise typer.BadParameter("give KEY or RECIPE, or a name, not both", param_hint="--name")
-    from prepcache.command import cli_tables
-
     with _client() as client:
         given: dict[str, Any] = {"name": name}
         if target is not None:
             recipes = [{"recipe": str(one.digest)} for one in client.recipes(target.lower())]
             given = _only(target, [*recipes, *({"key": key} for key in _keys(client, target))])
         told = client.explain(**given)
-    if as_json:
-        print_json(cli_tables.explanation_json(told))
-    else:
-        cli_tables.explanation(told)
+    emit(cli_tables.explanation_json(told), as_json, lambda: cli_tables.explanation(told))
 
 
 @app.command()
@@ -247,15 +232,9 @@ def purge(
         if is_asking and is_at_terminal:
             would = client.purge(**chosen, dry_run=True)
             if would.entries:
-                typer.confirm(f"This removes {_amount(would)}. Continue?", abort=True, err=True)
+                typer.confirm(f"This removes {cli_tables.amount(would)}. Continue?", abort=True, err=True)
         gone = client.purge(**chosen, dry_run=dry_run)
-        if as_json:
-            print_json(gone.to_json())
-        else:
-            from prepcache.command import cli_tables
-
-            cli_tables.rows_of(gone.listed, gone.entries)
-            typer.echo(_outcome(gone, dry_run, free_bytes))
+        emit(gone.to_json(), as_json, lambda: cli_tables.purged(gone, dry_run, bool(free_bytes)))
         if free_bytes and 0 < gone.disk_bytes < free_bytes:
             told = f"{size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
             typer.echo(f"prepcache: only {told}: what is pinned, in use or another user's stays", err=True)
@@ -288,23 +267,9 @@ def verify(
 
     Example: prepcache verify 3f9a1c20d4e7
     """
-    from rich.console import Console
-
-    from prepcache.command.cli_tables import KEY_DIGITS
-
     with _client() as client, Console(stderr=True).status("reading every byte"):
         found = client.verify([_entry(client, key).key for key in keys] if keys else None)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        entries = count_text(found.checked, "entry", "entries")
-        typer.echo(f"read {entries}, {size_text(found.read_bytes)}: {len(found.bad)} damaged")
-        for key in found.bad:
-            typer.echo(f"damaged and removed: {key[:KEY_DIGITS]}")
-        if found.bad:
-            typer.echo("the next job that needs their samples makes them again")
-        for key in found.unreadable:
-            typer.echo(f"could not be read (see the daemon's log): {key[:KEY_DIGITS]}")
+    emit(found.to_json(), as_json, lambda: cli_tables.verified(found))
     if found.bad or found.unreadable:
         raise typer.Exit(1)
 
@@ -327,18 +292,10 @@ def show_key(
     from prepcache.keys.recipe_parts import static_key
 
     parts = static_key(file, function)
-    if as_json:
-        print_json(parts)
-    else:
-        from prepcache.command import cli_tables
-
-        cli_tables.parts(parts)
+    emit(parts, as_json, lambda: cli_tables.parts(parts))
 
 
 def _client(*, is_starting: bool = True) -> Client:
-    from prepcache.daemon.client import Client
-    from prepcache.daemon.launcher import Launcher, barred
-
     client = Client()
     if isinstance(own := client.endpoint, Launcher):
         if not is_starting and not own.is_listening:
@@ -355,12 +312,8 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
         found = [_entry(client, key) for key in keys]
         for one in found:
             (client.pin if is_pinned else client.unpin)(one.key)
-    if as_json:
-        print_json([one.to_json() | {"is_pinned": is_pinned} for one in found])
-        return
-    for one in found:
-        what = f"{'pinned' if is_pinned else 'unpinned'} {one.key[:12]}"
-        typer.echo(f"{what} ({one.name}, {size_text(one.disk_bytes)} on disk)")
+    told = [one.to_json() | {"is_pinned": is_pinned} for one in found]
+    emit(told, as_json, lambda: cli_tables.pinned(found, is_pinned))
 
 
 def _filters(
@@ -404,18 +357,6 @@ def _only(digits: str, found: list[T]) -> T:
     if len(found) > 1:
         raise BadRequest(f"{len(found)} keys or recipes begin with {digits}; give more digits", key=digits)
     return found[0]
-
-
-def _outcome(gone: inspection.Purged, dry_run: bool, free_bytes: int | None) -> str:
-    if not gone.entries:
-        free = " and that is neither pinned nor in use" if free_bytes else ""
-        return f"nothing to remove: no entry matches that you may remove{free}"
-    return f"{'would remove' if dry_run else 'removed'} {_amount(gone)}"
-
-
-def _amount(gone: inspection.Purged) -> str:
-    pinned = f" ({gone.pinned:,} of them pinned)" if gone.pinned else ""
-    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}"
 
 
 def main() -> None:

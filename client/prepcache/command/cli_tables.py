@@ -106,6 +106,35 @@ def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
         _show_more(count - len(found))
 
 
+def purged(gone: inspection.Purged, is_dry: bool, is_by_size: bool) -> None:
+    rows_of(gone.listed, gone.entries)
+    free = " and that is neither pinned nor in use" if is_by_size else ""
+    told = f"{'would remove' if is_dry else 'removed'} {amount(gone)}"
+    show(Text(told if gone.entries else f"nothing to remove: no entry matches that you may remove{free}"))
+
+
+def amount(gone: inspection.Purged) -> str:
+    are_pinned = f" ({gone.pinned:,} of them pinned)" if gone.pinned else ""
+    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{are_pinned}"
+
+
+def verified(found: inspection.Verified) -> None:
+    read = f"{count_text(found.checked, 'entry', 'entries')}, {size_text(found.read_bytes)}"
+    show(Text(f"read {read}: {len(found.bad)} damaged"))
+    for key in found.bad:
+        show(Text(f"damaged and removed: {key[:KEY_DIGITS]}"))
+    if found.bad:
+        show(Text("the next job that needs their samples makes them again"))
+    for key in found.unreadable:
+        show(Text(f"could not be read (see the daemon's log): {key[:KEY_DIGITS]}"))
+
+
+def pinned(found: Sequence[inspection.Entry], is_pinned: bool) -> None:
+    for one in found:
+        what = f"{'pinned' if is_pinned else 'unpinned'} {one.key[:KEY_DIGITS]}"
+        show(Text(f"{what} ({one.name}, {size_text(one.disk_bytes)} on disk)"))
+
+
 def _show_more(count: int) -> None:
     if count > 0:
         show(Text(f"and {count:,} more", style="dim"))

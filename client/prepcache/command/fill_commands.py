@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prepcache.command import AsJson, print_json
+from prepcache.command import AsJson, cli_tables, emit
+from prepcache.daemon.client import Client
 from prepcache.errors import ConfigError
 from prepcache.protocol.units import count_text, size_text, span_text
 
@@ -56,13 +57,10 @@ def fill(
     part, parts = _shard(shard)
     reports = [ds.report() for ds in _opened(target, OpeningMode(shard=part, shards=parts))]
     told = {name: sum(getattr(one, name) for one in reports) for name in _SUMMED}
-    if as_json:
-        print_json(told)
-    else:
-        made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
-        others = f"{told['waited']:,} by other jobs, {told['declined']:,} declined"
-        items = count_text(told["items"], "item", "items")
-        typer.echo(f"{items}: {told['hit']:,} hit, {made}, {others}")
+    made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
+    others = f"{told['waited']:,} by other jobs, {told['declined']:,} declined"
+    items = count_text(told["items"], "item", "items")
+    emit(told, as_json, lambda: typer.echo(f"{items}: {told['hit']:,} hit, {made}, {others}"))
     if told["declined"]:
         raise typer.Exit(1)
 
@@ -77,13 +75,13 @@ def plan(target: Target, as_json: AsJson = False) -> None:
 
     Example: prepcache plan train.py:make_dataset
     """
-    from prepcache.command import cli_tables
     from prepcache.dataset_options import OpeningMode
 
     plans = [_plan(ds) for ds in _opened(target, OpeningMode(prepares=False))]
-    if as_json:
-        print_json(plans)
-        return
+    emit(plans, as_json, lambda: _show(plans))
+
+
+def _show(plans: list[dict[str, Any]]) -> None:
     for one in plans:
         cost = "unknown: the cache has no samples of this function to estimate from"
         if one["seconds"] is not None:
@@ -94,8 +92,6 @@ def plan(target: Target, as_json: AsJson = False) -> None:
 
 
 def _plan(ds: Any) -> dict[str, Any]:
-    from prepcache.daemon.client import Client
-
     hit = ds.cached()
     missing = len(ds.items) - hit
     items = cost_s = size_bytes = 0.0

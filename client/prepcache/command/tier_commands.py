@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from prepcache.command import AsJson, print_json
+from prepcache.command import AsJson, emit
 from prepcache.daemon import waits
+from prepcache.daemon.client import Client
 from prepcache.protocol import inspection, status_text
 from prepcache.protocol.wire import Message
-
-if TYPE_CHECKING:
-    from prepcache.daemon.client import Client
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -27,7 +25,7 @@ def status(as_json: AsJson = False) -> None:
 
     Example: prepcache tier status
     """
-    with _client() as client:
+    with Client() as client:
         found = client.call(inspection.TierStatus, "GET", "/v1/tier")
     _show(found, as_json, *(f"{name:16}{text}" for name, text in status_text.tier(found)))
 
@@ -38,7 +36,7 @@ def push(as_json: AsJson = False) -> None:
 
     Example: prepcache tier push
     """
-    with _client() as client:
+    with Client() as client:
         done = client.call(inspection.TierDone, "POST", "/v1/tier/push", limit_s=waits.VERIFY_S)
     _show(done, as_json, f"copied {status_text.artifacts(done.artifacts)}")
 
@@ -53,7 +51,7 @@ def pull(
     Example: prepcache tier pull 58ee19b45572...
     """
     asked = inspection.TierPullRequest.from_json({"recipe": recipe})
-    with _client() as client:
+    with Client() as client:
         done = client.call(inspection.TierDone, "POST", "/v1/tier/pull", asked, limit_s=waits.VERIFY_S)
     failed = f"; {status_text.artifacts(done.failed)} could not be fetched, see the daemon's log"
     fetched = f"fetched {status_text.artifacts(done.artifacts)}"
@@ -73,7 +71,7 @@ def gc(
     Example: prepcache tier gc --yes
     """
     asked = inspection.TierGarbageRequest(yes)
-    with _client() as client:
+    with Client() as client:
         done = client.call(inspection.TierDone, "POST", "/v1/tier/gc", asked, limit_s=waits.VERIFY_S)
     left = f", {done.artifacts - len(done.names)} not listed here" if done.artifacts > len(done.names) else ""
     found = f"{'deleted' if yes else 'found'} {status_text.artifacts(done.artifacts)}"
@@ -81,13 +79,4 @@ def gc(
 
 
 def _show(message: Message, as_json: bool, *lines: str) -> None:
-    if as_json:
-        print_json(message.to_json())
-    else:
-        typer.echo("\n".join(lines))
-
-
-def _client() -> Client:
-    from prepcache.daemon.client import Client
-
-    return Client()
+    emit(message.to_json(), as_json, lambda: typer.echo("\n".join(lines)))
