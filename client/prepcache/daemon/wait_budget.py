@@ -19,6 +19,7 @@ Locking: `_lock` guards the counters and the outage; it is never held while wait
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +55,6 @@ class WaitBudget:
         self._spent_s = 0.0
         self._allowed_s = budget_s * waits.FIRST_SHARE
         self._outage: str | None = None
-        self._is_final = False
         self.warned = ""
         """The message of the one warning of an outage; empty before it."""
         self.has_met = False
@@ -73,13 +73,12 @@ class WaitBudget:
     @property
     def is_away(self) -> bool:
         """Whether there is an outage that ends when the daemon answers."""
-        is_left = self.budget_s - self._spent_s >= waits.LEAST_S
-        return self._outage is not None and not self._is_final and is_left
+        return self._outage is not None and self.budget_s - self._spent_s >= waits.LEAST_S
 
     def left(self) -> dict[str, Any]:
         """What a process that gets this begins with; nothing where that daemon is given up for good."""
         with self._lock:
-            return {} if self._is_final else {name: getattr(self, name) for name in _LEFT}
+            return {name: getattr(self, name) for name in _LEFT if self._spent_s < math.inf}
 
     def begin_with(self, left: Mapping[str, Any]) -> None:
         """Goes on where another process was, unless this one has asked the daemon itself."""
@@ -118,7 +117,8 @@ class WaitBudget:
         with self._lock:
             if self._outage is None or is_final:
                 self._outage = why
-            self._is_final = self._is_final or is_final
+            if is_final:
+                self._spent_s = math.inf
         if not is_quiet:
             self.warn(url, why, GOES_ON if is_final else UNTIL_IT_ANSWERS)
         return DaemonUnreachable(why, url=url, why="gone")
