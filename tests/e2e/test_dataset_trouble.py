@@ -113,7 +113,7 @@ print(ds.report().declined)
 
 
 def test_no_room_for_a_recipe_is_said_with_the_remedy(box: Sandbox) -> None:
-    why = "no room for another recipe: the disk has "
+    why = f"no room for another recipe: the disk under {box.folder}/cache/prepcache has "
     free = shutil.disk_usage(box.folder)
     full = {"PREPCACHED_MIN_FREE": str((free.free + free.total) // 2)}
     box.start_daemon(full)
