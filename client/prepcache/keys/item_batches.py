@@ -1,35 +1,31 @@
 """Items as bytes, and the digests of many at once.
 
 All items are written, with room for the digests of files; these are looked up in the stat cache, or read;
-then the whole is hashed. Items of one shape (files, texts, numbers, tuples or dicts of those) are written
-column by column, at two thirds of the cost.
+then the whole is hashed. Items of plain values are written without the encoder, at half the cost.
 
 An item that holds an instance or a function says only its name. What that name stands for counts in the
 recipe: each is noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
 
 Invariants:
-    1. Column by column, one by one and at once the same bytes are written (a test compares them).
+    1. With and without the encoder the same bytes are written (a test compares them).
     2. The stamp and the digest of a slot come from one reading.
     3. No state of an object is left out silently: what it does not give away is refused.
 """
 
 from __future__ import annotations
 
-import os
-import pathlib
 import sys
 import types
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
-from prepcache.keys.encoding.builtins import SIMPLE, simple_key
+from prepcache.keys.encoding.builtins import SIMPLE
 from prepcache.keys.encoding.encoder import (
     ENCODING_VERSION,
     Encoder,
@@ -43,11 +39,10 @@ from prepcache.keys.files.digest import (
     Trust,
     digest_file,
     digest_tree,
-    is_regular,
     read_files,
     tree_stamp,
 )
-from prepcache.keys.files.stamps import Stamp, mix_columns, stamp_of
+from prepcache.keys.files.stamps import mix_columns, stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.markers import Tree
 from prepcache.keys.observation import context
@@ -63,8 +58,6 @@ ITEM_DOMAIN = b"prepcache item v1\0"
 """Prefix of what an item digest is taken over. Its number rises when the inputs change."""
 
 _PREFIX = ITEM_DOMAIN + bytes([ENCODING_VERSION])
-_RUN_ITEMS = 1024
-"""Items tried together column by column."""
 _NO_STAMP = (0, 0, 0, 0, 0)
 
 
@@ -203,34 +196,28 @@ def digests_of(
 ) -> Digests:
     """The digests of the items at some positions, by a new encoder that writes digests later.
 
-    An item is written before the next is asked for, unless it cannot change: a sequence may give each in the
-    same memory.
+    An item is written before the next is asked for: a sequence may give each in the same memory.
 
     Args:
         first, step: the number of the sequence's first item, and from each to the next, for messages.
     """
     import numpy as np
 
-    written: list[list[Any] | tuple[Any, ...] | bytes] = []
+    written: list[list[Any] | bytes] = []
     ends: list[int] = []
-    for start in range(positions.start, positions.stop, _RUN_ITEMS):
-        some, slot = positions[start - positions.start :][:_RUN_ITEMS], len(encoder.names)
-        at_once = None
-        if type(items) in (list, tuple) or _is_fixed(items[start]):
-            at_once = _by_columns([items[position] for position in some], encoder)
-        if at_once is not None:
-            written += at_once
-            width = (len(encoder.names) - slot) // len(some)
-            ends.extend([slot + width * (number + 1) for number in range(len(some))])
-            continue
-        for position in some:
+    is_plain = encoder.rules.read == "path" and not any(map(is_registered, (*SIMPLE, tuple, dict)))
+    for position in positions:
+        item = items[position]
+        if is_plain and (raw := _plain_bytes(item)) is not None:
+            written.append(blake3(_PREFIX + raw).digest())
+        else:
             pieces: list[Any] = [_PREFIX]
-            encoder.write(items[position], pieces.append, f"items[{first + position * step}]")
-            if len(encoder.names) > (ends[-1] if ends else 0):
-                written.append([bytes(one) if type(one) is memoryview else one for one in pieces])
-            else:
+            encoder.write(item, pieces.append, f"items[{first + position * step}]")
+            if len(encoder.names) == (ends[-1] if ends else 0):
                 written.append(blake3(b"".join(pieces)).digest())
-            ends.append(len(encoder.names))
+            else:
+                written.append([bytes(one) if type(one) is memoryview else one for one in pieces])
+        ends.append(len(encoder.names))
     files, hashes = _read(encoder)
     if encoder.names:
         rows = [files[at : at + DIGEST_BYTES] for at in range(0, len(files), DIGEST_BYTES)]
@@ -266,70 +253,28 @@ def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
     return digests.tobytes(), hashes
 
 
-def _columns_of(run: Sequence[Any]) -> tuple[bytes, list[tuple[bytes, Sequence[Any]]]]:
-    """What all items of a run begin with, and columns of their elements, each with what stands before it."""
-    first = run[0]
-    if type(first) is tuple and not is_registered(tuple):
-        if first and all(type(item) is tuple and len(item) == len(first) for item in run):
-            return b"t" + length(len(first)), [(b"", column) for column in zip(*run, strict=True)]
-    elif type(first) is dict and not (is_registered(dict) or is_registered(str)):
-        keys = tuple(first)
-        are_labels = all(type(key) is str and key.isidentifier() for key in keys)
-        if are_labels and all(type(item) is dict and tuple(item) == keys for item in run):
-            keys = tuple(sorted(keys, key=simple_key))
-            return b"d" + length(len(keys)), [(text_bytes(key), [one[key] for one in run]) for key in keys]
-    return b"", [(b"", run)]
+def _plain_bytes(item: Any) -> bytes | None:
+    """The bytes of a text or number, or of a tuple or dict of those; None where the encoder has to write."""
 
-
-def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...]] | None:
-    """The pieces of each item of a run; None unless all are of one shape, of values and of regular files."""
-    rules = encoder.rules
-    texts: list[str] = []
-    names: list[list[str]] = []
-    stamps: list[list[Stamp]] = []
-    head, columns = _columns_of(run)
-    pieces: list[Sequence[Any]] = [[_PREFIX + head] * len(run)]
-    for label, column in columns:
-        kinds = set(map(type, column))
-        if any(map(is_registered, kinds)) or (rules.read != "path" and kinds & {str, pathlib.PosixPath}):
+    def plain(value: Any) -> bytes | None:
+        to_bytes = SIMPLE.get(type(value))
+        if to_bytes is None or (to_bytes is text_bytes and looks_like_path(value)):
             return None
-        if is_of_files := any(map(_may_be_path, column)):
-            if len(kinds) > 1 or not all(map(_may_be_path, column)) or (found := _stamps_of(column)) is None:
-                return None
-            stamps.append(found)
-            names.append(list(map(os.fspath, column)))
-            texts += names[-1] if str in kinds else ()
-            tag, heads = b"S" if str in kinds else b"p", map(rules.named, names[-1])
-            written = [tag + length(1 + len(one) + DIGEST_BYTES) + b"f" + one for one in heads]
-        elif kinds <= SIMPLE.keys():
-            written = [SIMPLE[type(value)](value) for value in column]
-        else:
+        return to_bytes(value)
+
+    if type(item) is tuple:
+        found = [b"t" + length(len(item)), *map(plain, item)]
+    elif type(item) is dict:
+        if not all(type(key) is str and key.isidentifier() for key in item):
             return None
-        pieces[-1] = [before + label + value for before, value in zip(pieces[-1], written, strict=True)]
-        if is_of_files:
-            pieces += [(), [b""] * len(run)]
-    slot, width = len(encoder.names), len(names)
-    for at in range(width):
-        pieces[2 * at + 1] = range(slot + at, slot + width * len(run), width)
-    encoder.names += chain.from_iterable(zip(*names, strict=True))
-    encoder.text_files += texts
-    encoder.rows.extend(chain.from_iterable(chain.from_iterable(zip(*stamps, strict=True))))
-    return list(zip(*pieces, strict=True))
+        found = [b"d" + length(len(item))]
+        for label, key in _labels(tuple(item)):
+            found += (label, plain(item[key]))
+    else:
+        return plain(item)
+    return None if None in found else b"".join(found)  # type: ignore[arg-type]
 
 
-def _is_fixed(item: Any) -> bool:
-    """Whether nothing can change in an item: a path, a number, a text, or a tuple of those."""
-    return all(type(one) in SIMPLE or _may_be_path(one) for one in (item if type(item) is tuple else (item,)))
-
-
-def _may_be_path(value: Any) -> bool:
-    return type(value) is pathlib.PosixPath or (type(value) is str and looks_like_path(value))
-
-
-def _stamps_of(paths: Sequence[Any]) -> list[Stamp] | None:
-    """The stamps of files; None unless all are regular ones."""
-    try:
-        infos = list(map(os.stat, paths))
-    except (OSError, ValueError):
-        return None
-    return list(map(stamp_of, infos)) if all(map(is_regular, infos)) else None
+@lru_cache(maxsize=256)
+def _labels(keys: tuple[str, ...]) -> list[tuple[bytes, str]]:
+    return sorted((text_bytes(key), key) for key in keys)
