@@ -33,7 +33,7 @@ from prepcache.keys.code.names import FRAME_READERS, all_names, cell_chains, glo
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.builtins import Parts
-from prepcache.keys.encoding.encoder import Encoder, is_registered, text_bytes
+from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, state_of
 from prepcache.keys.secrets import holds_secret
 
@@ -42,11 +42,7 @@ _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
 """The definition of a class, which counts by its attributes."""
 MOST_ROWS = 1024
-"""Attributes that are rows of their own."""
-MOST_DEPTH = 10_000
-"""Objects beyond these rows that one may stand in: an object may make another one at each look."""
-OBJECTS = ".<objects>"
-"""Ends the label of the row of all such objects that were first met in another row, or in one of these."""
+"""Attributes that are rows of their own; further objects are written where they are met."""
 
 
 class Dependencies:
@@ -105,8 +101,6 @@ class Dependencies:
         self._of_sets: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
         self.whole_objects: dict[int, str] = {}
         """Labels of the objects that were met and all of whose attributes count, by address."""
-        self._beyond: dict[str, Any] = {}
-        """Hashers of objects beyond the rows, by the row that they were met in."""
         self._rows = 0
         self._slots: set[tuple[int, str]] = set()
         self._counts: dict[str, int] = {}
@@ -128,8 +122,6 @@ class Dependencies:
             if not self._queue:  # what sets hold comes last, by name: they give it no order
                 self._queue.extend(rest[1:] for rest in sorted(self._of_sets, key=lambda rest: rest[0]))
                 self._of_sets.clear()
-        for row, hasher in self._beyond.items():
-            self.values[row + OBJECTS] = Value(hasher.hexdigest(), "objects")
 
     def add_loaded(self) -> None:
         """Counts what a module may be looked up for by a name that code computes. Comes last: a value has its
@@ -226,22 +218,6 @@ class Dependencies:
             step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
             self.count_value(label + step, value, owner, is_attribute=True, of=of)
 
-    def _visit_beyond(self, label: str, pairs: Parts, row: str, depth: int, of: Of) -> None:
-        if depth > MOST_DEPTH and self.is_of_loaded:
-            return
-        if depth > MOST_DEPTH:
-            raise UnkeyableError(f"{row}: it is nested too deeply", path=row)
-        encoder = ValueEncoder(self, is_config=of[0], row=row, depth=depth)
-        hasher = self._beyond.setdefault(row, blake3())
-        hasher.update(text_bytes(label))
-        for name, value in pairs:
-            if not self.is_untracked(f".{name}"):
-                hasher.update(text_bytes(name))
-                try:
-                    encoder.write(value, hasher.update, f"{label}.{name}", opaque_depth=1, is_key=of[1])
-                except UnkeyableError as error:
-                    hasher.update(text_bytes(self.stand_in(row + OBJECTS, value, error)))
-
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
             if isinstance(name, str) and not self.is_untracked(f"environ.{name}"):
@@ -297,25 +273,24 @@ class Dependencies:
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
-        """The label of an object, some or all of whose attributes are counted; `by` writes what holds it. One
-        without rows of its own has a number in the row that it is met in."""
-        is_beyond = is_whole and self._rows >= MOST_ROWS
+        """The label of an object, some or all of whose attributes are counted; `by` writes what holds it."""
         if by.set_depth:  # an object may be met at several places in a set
             place = f"{by.steps[0]}.element"
-        elif is_beyond:
-            place = f"object in {by.row}"
         label, of = self.labels.known(value) or self._give(value, place, by), (by.is_config, by.is_key)
         if is_whole:
             self.whole_objects[id(value)] = label
-        if is_beyond:
-            # Before all else: what makes two more objects at each look ends at a depth, and not at a breadth.
-            self._queue.appendleft((self._visit_beyond, (label, pairs, by.row, by.depth + 1, of)))
-            return label
         self._rows += len(pairs)
         self.objects.add(label)
         name = f"{label} {[name for name, _ in pairs]}"  # methods of one object read different parts of it
         self._later(name, by, self._visit_object, label, value, pairs, of)
         return label
+
+    def number_object(self, value: Any, by: ValueEncoder) -> str | None:
+        """The label of an object that `by` is to write in full, once there are many rows; before, None."""
+        if self._rows < MOST_ROWS:
+            return None
+        label = self.labels.known(value) or self._give(value, f"object in {by.steps[0]}", by)
+        return self.whole_objects.setdefault(id(value), label)
 
     def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:
         """The label of a function; None for a library's."""

@@ -2,7 +2,7 @@
 
 Functions and classes of the project are written as labels, and the walk visits them. So is an object: as its
 class and a label, the place where it was met first. Its attributes are rows (`preprocess.reader.size`).
-Beyond a number of rows, an object is a number, and its attributes count in one row with other such objects.
+Beyond a number of rows, an object is written in full where it is met first.
 
 Invariants:
     1. Equal bytes, with equal rows of what they refer to, mean values made of the same code and state.
@@ -93,19 +93,15 @@ class ValueEncoder(Encoder):
     Args:
         walk: visits what is referred to.
         is_config: whether the value is, or is part of, the config.
-        row: the row that an object beyond the rows was first met in.
-        depth: how many such objects it stands in.
     """
 
-    def __init__(self, walk: Dependencies, *, is_config: bool, row: str = "", depth: int = 0) -> None:
+    def __init__(self, walk: Dependencies, *, is_config: bool) -> None:
         super().__init__()
         self.texts = walk.texts
         self.is_config = is_config
         self.is_whole = False
         """Whether the value holds objects that have no rows."""
         self._walk = walk
-        self.depth = depth
-        self._row = row
         self._unstable = 0
 
     @property
@@ -116,10 +112,6 @@ class ValueEncoder(Encoder):
             return WAYS_OUT
         ways = _WAYS_OUT.format(name=label.rpartition(".")[2])
         return ways + _METHOD if label.startswith("preprocess.") else ways
-
-    @property
-    def row(self) -> str:
-        return self._row or str(self.steps[0])
 
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
@@ -260,14 +252,17 @@ class ValueEncoder(Encoder):
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
         """What has a name becomes rows of the owner's label, as long as there may be more."""
-        if self.inline_depth:
+        named = [pair for pair in pairs if pair[0][:1] != "<"]
+        is_mere = bool(pairs) and not named
+        number = None if self.inline_depth or is_mere else self._walk.number_object(owner, self)
+        if self.inline_depth or number is not None:
             self.is_whole = True
+            put(text_bytes(number or ""))
             kept = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
             super().put_attributes(owner, kept, put)
             return
-        named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
-        if pairs and not named:
+        if is_mere:
             put(b"-")
         else:
             label = self._walk.refer_object(owner, named, self, self.where)
