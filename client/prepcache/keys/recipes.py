@@ -58,10 +58,6 @@ _MATERIAL = (
     "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
     "untracked=({name!r},)"
 )
-_GENERATOR = (
-    "{place} is a random generator, and its state is in the key: without a seed, every process has another "
-    "key and preprocesses all items again. Make it in the function, from a seed in config"
-)
 Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str], ...] | None
 """A list of files, and not any sequence: a misspelt word is one too."""
 
@@ -219,7 +215,6 @@ def _settled(
     unused = [one for one in asked["untracked"] if one not in reach.ignored]
     notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
     notes += notes_on_ranks(reach)
-    notes += [_GENERATOR.format(place=place) for place in sorted(reach.generators)]
     before = changed_states.get(state.digest, [])
     if not isinstance(before, dict):
         for error in reach.unstable.values():

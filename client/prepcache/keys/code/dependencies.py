@@ -60,7 +60,6 @@ class Dependencies:
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
         is_of_loaded: whether only a computed name may lead to what is counted; none of it is refused.
-        generators: places of random generators that perhaps nobody gave a seed.
     """
 
     def __init__(
@@ -86,7 +85,6 @@ class Dependencies:
         self.texts: set[str] = set()
         self.unstable: dict[str, UnkeyableError] = {}
         self.objects: set[str] = set()
-        self.generators: set[str] = set()
         self.labels = labels.Labels(places)
         self.modules = ModuleState(graph)
         self.whole_modules: set[int] = set()

@@ -33,12 +33,9 @@ from prepcache.keys.code.names import SCALARS, attributes_read
 from prepcache.keys.encoding.builtins import Parts
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import (
-    global_generator,
-    is_generator,
     is_lock,
     kind_of,
     own_attributes,
-    seed_of,
     state_of,
 )
 from prepcache.keys.environment import check_machine_code
@@ -60,8 +57,6 @@ _WAYS_OUT = (
 )
 _METHOD = ", or make preprocess a function that does not hold it"
 _OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
-_LARGE_SEED = 1 << 32
-"""Larger ones of a generator are probably entropy."""
 _MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """Reference and name by address. The oldest go."""
@@ -214,14 +209,6 @@ class ValueEncoder(Encoder):
             return name.encode()
         label = self._walk.refer_object(function, parts, self, self.where)
         return name.encode() + text_bytes(label)
-
-    def put_class_of(self, value: Any, put: Put) -> None:
-        is_first = type(value) not in self._classes
-        super().put_class_of(value, put)
-        if is_first and is_generator(value) and global_generator(value) is None:
-            seed, known = seed_of(value), self._walk.generators
-            if (seed is None or seed >= _LARGE_SEED) and not self.where.startswith(tuple(known)):
-                known.add(self.where)  # not what a generator draws its bits from as well
 
     def put_known(self, value: Any, put: Put) -> bool:
         label = None if self.inline_depth else self._walk.whole_objects.get(id(value))
