@@ -3,8 +3,8 @@
 All items are written, with room for the digests of files; these are looked up in the stat cache, or read;
 then the whole is hashed. Items of plain values are written without the encoder, at half the cost.
 
-An item that holds an instance or a function says only its name. What that name stands for counts in the
-recipe: each is noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
+Of the class of an instance an item says only the name. What that stands for counts in the recipe: each is
+noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
 
 Invariants:
     1. With and without the encoder the same bytes are written (a test compares them).
@@ -91,8 +91,8 @@ class ItemEncoder(Encoder):
         """What was digested at once, by slot."""
         self.missing: list[str | bytes] = []
         """Paths that named nothing."""
-        self.classes: dict[type | FunctionType, None] = {}
-        """Of instances that were met, and functions that they hold."""
+        self.classes: dict[type, None] = {}
+        """Of instances that were met."""
         self.text_files: list[str] = []
         """Str that name files."""
 
@@ -139,13 +139,16 @@ class ItemEncoder(Encoder):
         super().put_class_of(value, put)
 
     def put_code(self, value: Any, put: Put) -> None:
-        """Write a function or class by its name; a method or partial as any object, by what it is made of."""
+        """Write a class or a library's function by its name; a method or partial by what it is made of."""
         if getattr(value, "__module__", None) == "builtins" or isinstance(value, types.ModuleType):
             super().put_code(value, put)
         elif isinstance(value, type | FunctionType):
-            self.classes[value] = None
-            kind = "class" if isinstance(value, type) else "function"
-            payload = f"{kind}:{value.__module__}.{value.__qualname__}".encode()
+            kind, name = "function", f"{value.__module__}.{value.__qualname__}"
+            if isinstance(value, type):
+                kind, self.classes[value] = "class", None
+            elif "<" in name or value.__closure__ or vars(value) or not is_library(value):
+                raise self.refuse(f"an item says nothing of what the function {name} does; {self.ways_out}")
+            payload = f"{kind}:{name}".encode()
             put(b"C" + length(len(payload)) + payload)
         else:
             self.put_object(value, put)
@@ -154,12 +157,15 @@ class ItemEncoder(Encoder):
         return is_library(cls)
 
 
-def is_library(cls: type) -> bool:
-    """Whether a class is a library's, and counts by name."""
+def is_library(held: type | FunctionType) -> bool:
+    """Whether a class or function is a library's, and counts by name."""
     from prepcache.keys.code import labels
     from prepcache.keys.code.project import Place
 
-    return labels.place_of_class(cls, _places(tuple(sys.path))) is not Place.PROJECT
+    places = _places(tuple(sys.path))
+    if isinstance(held, FunctionType):
+        return labels.Labels(places).is_library(held)
+    return labels.place_of_class(held, places) is not Place.PROJECT
 
 
 @lru_cache(maxsize=1)

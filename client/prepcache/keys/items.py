@@ -15,7 +15,6 @@ import logging
 import os
 import pathlib
 from collections.abc import Sequence
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import DIGEST_BYTES
@@ -91,8 +90,8 @@ class ItemHasher:
         self.stat_cache = stat_cache
         self.rules = PathRules(root, read)
         self.says_text_files = True
-        self.classes: dict[type | FunctionType, None] = {}
-        """Of the project's instances in all items so far, and functions that they hold."""
+        self.classes: dict[type, None] = {}
+        """Of the project's instances in all items so far."""
 
     def digest_many(
         self, items: Sequence[Any], first: int = 0, step: int = 1
@@ -113,9 +112,7 @@ class ItemHasher:
             found.append(digests_of(items, encoder, block, first, step))
             missing += encoder.missing
             text_files += encoder.text_files
-            for one in encoder.classes:
-                if isinstance(one, FunctionType) or not is_library(one):
-                    self.classes[one] = None
+            self.classes.update(dict.fromkeys(one for one in encoder.classes if not is_library(one)))
         if self.stat_cache is not None:
             self.stat_cache.flush()
         if text_files and self.says_text_files:

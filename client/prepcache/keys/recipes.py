@@ -32,7 +32,7 @@ from blake3 import blake3
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
-from prepcache.keys.code.dependencies import Dependencies, name_of, refer_items
+from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classes
 from prepcache.keys.code.dynamic_lookups import files_named_in
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, checkout_of
@@ -111,8 +111,8 @@ class Recipe:
     """What the user should be told once."""
     asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
     """The arguments it was made with, for looking at it again."""
-    classes: tuple[type | FunctionType, ...] = field(compare=False, repr=False, default=())
-    """Those of items that count, and functions that items hold, by name."""
+    classes: tuple[type, ...] = field(compare=False, repr=False, default=())
+    """Those of items that count, by name."""
     state: State = field(compare=False, repr=False, default=State(RecipeDigest(""), {}, frozenset()))
     """What was there when it was made, also of what counts as it was before."""
     own: frozenset[str] = field(compare=False, repr=False, default=frozenset())
@@ -205,9 +205,7 @@ def _check_code(code: Any, version: Any) -> None:
         raise TypeError(f"version must be a str or int, not {type(version).__name__}")
 
 
-def _settled(
-    preprocess: Callable[..., Any], asked: dict[str, Any], classes: tuple[type | FunctionType, ...] = ()
-) -> Recipe:
+def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tuple[type, ...] = ()) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may."""
     state, parts, reach = _look(preprocess, asked, classes)
     graph, config, code = reach.graph, _copied(asked["config"]), asked["code"]
@@ -251,8 +249,8 @@ def states_now(made: Recipe) -> Iterator[State]:
             yield _look(made.preprocess, made.asked, classes)[0]
 
 
-def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
-    """A recipe that counts the code of items' classes, and functions that they hold, as well."""
+def with_classes(made: Recipe, classes: Iterable[type]) -> Recipe:
+    """A recipe that counts the code of items' classes as well."""
     if made.preprocess is None or not (ordered := tuple(sorted(classes, key=name_of))):
         return made
     return _settled(made.preprocess, made.asked, ordered)
@@ -268,7 +266,7 @@ def again(made: Recipe) -> tuple[State, Dependencies]:
 def _look(
     preprocess: Callable[..., Any],
     asked: dict[str, Any],
-    classes: tuple[type | FunctionType, ...],
+    classes: tuple[type, ...],
     *,
     is_again: bool = False,
 ) -> tuple[State, dict[str, Any], Dependencies]:
@@ -296,7 +294,7 @@ def _look(
             reach.graph.add_file(module, path)
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
-        refer_items(classes, reach)
+        refer_classes(classes, reach)
         reach.add_loaded()
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,

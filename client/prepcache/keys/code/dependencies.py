@@ -345,35 +345,19 @@ class Dependencies:
             self._queue.append((visit, arguments))
 
 
-Held = type | FunctionType
+def name_of(cls: type) -> str:
+    """How items name a class."""
+    return f"{labels.class_module(cls)}.{cls.__qualname__}"
 
 
-def name_of(held: Held) -> str:
-    """How items name a class or a function."""
-    module = labels.class_module(held) if isinstance(held, type) else held.__module__
-    return f"{module}.{held.__qualname__}"
-
-
-def refer_items(all_held: Sequence[Held], reach: Dependencies) -> None:
-    """Counts the code of the classes and functions that items hold, where they are names. Sorted by name."""
-    own: dict[str, Held] = {}
-    for held in all_held:
-        if _is_own(held, reach) and own.setdefault(name_of(held), held) is not held:
-            kind = "classes" if isinstance(held, type) else "functions"
+def refer_classes(classes: Sequence[type], reach: Dependencies) -> None:
+    """Counts the code of the classes of items, where they are names. Sorted by name."""
+    own: dict[str, type] = {}
+    for cls in filter(reach.labels.is_project, classes):
+        if own.setdefault(name_of(cls), cls) is not cls:
             raise UnkeyableError(
-                f"items: two {kind} are named {name_of(held)}: rename one, or pass plain values as items and "
+                f"items: two classes are named {name_of(cls)}: rename one, or pass plain values as items and "
                 "let the function build the objects"
             )
-    for name, held in own.items():
-        if isinstance(held, FunctionType):
-            reach.add(f"items.{name}", held)
-        else:
-            reach.refer_class(held)
+        reach.refer_class(cls)
     reach.run()
-
-
-def _is_own(held: Held, reach: Dependencies) -> bool:
-    if isinstance(held, type):
-        return reach.labels.is_project(held)
-    is_named = held.__closure__ is None and "<" not in held.__qualname__ and not vars(held)
-    return not (is_named and reach.labels.is_library(held))
