@@ -90,11 +90,8 @@ class ItemEncoder(Encoder):
         self.known: dict[int, Digested] = {}
         """What was digested at once, by slot."""
         self.missing: list[str | bytes] = []
-        """Paths that named nothing."""
         self.classes: dict[type, None] = {}
-        """Of instances that were met."""
         self.text_files: list[str] = []
-        """Str that name files."""
 
     def put_path(self, value: Any, put: Put) -> bool:
         named = self.rules.look_up(value, self)
@@ -177,7 +174,6 @@ def _places(path: tuple[str, ...]) -> Places:
 
 
 def digest_of(item: Any, encoder: ItemEncoder) -> bytes:
-    """The digest of one item, by a new encoder that writes digests now."""
     pieces: list[Any] = [_PREFIX]
     encoder.write(item, pieces.append, "items[0]")
     return blake3(b"".join(pieces)).digest()
@@ -202,10 +198,8 @@ def digests_of(
 ) -> Digests:
     """The digests of the items at some positions, by a new encoder that writes digests later.
 
-    An item is written before the next is asked for: a sequence may give each in the same memory.
-
-    Args:
-        first, step: the number of the sequence's first item, and from each to the next, for messages.
+    An item is written before the next is asked for: a sequence may give each in the same memory. Messages
+    count from `first` in steps of `step`.
     """
     import numpy as np
 

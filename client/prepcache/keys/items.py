@@ -96,11 +96,8 @@ class ItemHasher:
     def digest_many(
         self, items: Sequence[Any], first: int = 0, step: int = 1
     ) -> tuple[NDArray[np.uint8], Stamps]:
-        """The digests of items, uint8[n, 32], and what tells later whether they changed.
-
-        Args:
-            first, step: the number of the first item, and from each to the next, for messages.
-        """
+        """The digests of items, uint8[n, 32], and what tells later whether they changed. Messages count from
+        `first` in steps of `step`."""
         if self.stat_cache is not None:
             self.stat_cache.refresh()
         found = []
@@ -145,7 +142,6 @@ class ItemHasher:
         return [row.tobytes() for row in found.of_items]
 
     def read_again(self, item: Any) -> bytes:
-        """The digest of an item by the bytes that its files have now."""
         return digest_of(item, ItemEncoder(self.rules))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -44,7 +44,6 @@ _C_DESCRIPTORS = (
 
 
 def attributes_of(cls: type) -> Iterator[tuple[str, Any]]:
-    """The attributes of a class that count, with their values, in the order of their names."""
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         is_kept = not (name in _SKIPPED or name.startswith("__pydantic")) or name in _OF_PYDANTIC
         is_made = isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is cls
@@ -80,14 +79,12 @@ def described(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _registered(cls: abc.ABCMeta) -> list[type]:
-    """The classes that `cls.register` was given."""
     dump = getattr(sys.modules.get("_abc"), "_get_dump", None)
     found = [] if dump is None else [kind for ref in dump(cls)[0] if (kind := ref()) is not None]
     return sorted(found, key=lambda kind: (str(kind.__module__), kind.__qualname__))
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
-    """The annotations of a class that were evaluated with it."""
     found = vars(cls).get("__annotations__")
     return found if isinstance(found, dict) else {}
 

@@ -40,7 +40,6 @@ from prepcache.keys.secrets import holds_secret
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
-"""The definition of a class, which counts by its attributes."""
 MOST_ROWS = 1024
 """Attributes that are rows of their own; further objects are written where they are met."""
 
@@ -104,7 +103,6 @@ class Dependencies:
         self._counts: dict[str, int] = {}
 
     def add(self, label: str, value: Any) -> None:
-        """Counts a value under a label, and all that it depends on."""
         self.count_value(label, value, self)
         self.run()
 
@@ -222,7 +220,6 @@ class Dependencies:
                 self.variables[name] = os.environ.get(name)
 
     def is_untracked(self, label: str) -> bool:
-        """Whether the user left a label out."""
         for name in self._untracked:
             if label.endswith((f".{name}", f"[{name}]")):  # and never `preprocess`, the function itself
                 self.ignored.add(name)
@@ -291,7 +288,6 @@ class Dependencies:
         return self.whole_objects.setdefault(id(value), label)
 
     def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:
-        """The label of a function; None for a library's."""
         if self.labels.is_library(function):
             return None
         name = function.__code__.co_qualname
@@ -302,7 +298,6 @@ class Dependencies:
         return self._refer(function, f"{module}.{name}", self._visit_function, by)
 
     def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:
-        """The label of a class, or a library's name."""
         self.leaves_out |= is_registered(cls)
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
         if not self.labels.is_project(cls):
@@ -346,7 +341,6 @@ class Dependencies:
 
 
 def name_of(cls: type) -> str:
-    """How items name a class."""
     return f"{labels.class_module(cls)}.{cls.__qualname__}"
 
 

@@ -35,7 +35,6 @@ _TOPICS = {
     "home": {"expanduser"},
     "frames": FRAME_READERS,
 }  # fmt: skip
-"""What is asked for, to the names of those that ask."""
 LOADED = "loaded"
 """The topic of code that looks modules up by names that it may compute."""
 _BY_TEXT = frozenset({"globals", "eval", "exec"})
@@ -54,16 +53,11 @@ _OF_SESSION = re.compile(
 
 
 class Questions:
-    """What the code that is reached asks for. Grows as functions are visited.
-
-    Args:
-        held: what stands as text in values; it grows.
-    """
+    """What the code that is reached asks for. Grows while functions are visited, as do the texts of values."""
 
     def __init__(self, held: set[str]) -> None:
         self.topics: set[str] = set()
         self.texts: set[str] = set()
-        """What stands as text in the code."""
         self._held = held
         self._words: set[str] = set()
         """The words in texts of the code and of values, as far as they were looked into."""
@@ -116,7 +110,6 @@ class Questions:
 
 
 def names_in_texts(texts: Iterable[str]) -> set[str]:
-    """The dotted names in texts that may be expressions or statements."""
     return {name for text in texts if len(text) <= _LONGEST for name in _NAME.findall(text)}
 
 

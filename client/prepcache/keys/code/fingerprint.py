@@ -57,7 +57,6 @@ def without_address(name: str, code: CodeType) -> str:
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
-    """A code object and all that are nested in it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):

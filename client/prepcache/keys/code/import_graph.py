@@ -51,10 +51,7 @@ _READ_LIMIT = 4096
 
 
 class Import(NamedTuple):
-    """One import statement, or a text that may name a module.
-
-    `names` are what `from` takes (`*` for all; empty for a plain import).
-    """
+    """One import statement, or a text that may name a module; `names` are what `from` takes."""
 
     level: int
     module: str
@@ -159,7 +156,6 @@ class ImportGraph:
         self._queue: list[tuple[str, str]] = []
 
     def add_file(self, module: str, path: str) -> None:
-        """Counts the source file at `path`, known as `module`, and all that it imports."""
         if path not in self.sources:
             self._visited.add(module)
             self._add_parents(module)
@@ -178,15 +174,12 @@ class ImportGraph:
     def imported_from(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
         """The project's modules that imports lead to, transitively, among those that count."""
         found: set[str] = set()
-        queue = [(one, module, is_of_package) for one in imports]
+        queue = [homes_of(imports, module, is_of_package)]
         while queue:
-            statement, at, is_of_package = queue.pop()
-            base = resolve(statement, at, is_of_package)
-            names = () if base is None else (base, *(f"{base}.{part}" for part in statement.names))
-            for name in {*names} & self.modules.keys() - found:
+            for name in {*queue.pop()} & self.modules.keys() - found:
                 found.add(name)
                 if source := self.sources.get(self.modules[name]):
-                    queue += [(one, name, is_package(source.path)) for one in source.imports]
+                    queue.append(homes_of(source.imports, name, is_package(source.path)))
         return sorted(found)
 
     @kept
@@ -313,12 +306,22 @@ def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
     return ".".join([*parts[: len(parts) - up], *filter(None, [statement.module])]) or None
 
 
+def homes_of(imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
+    """The modules that import statements may ask for, with their packages, sorted."""
+    found: set[str] = set()
+    for one in imports:
+        parts = (resolve(one, module, is_of_package) or "").split(".")
+        if parts[0]:
+            found.update(".".join(parts[: n + 1]) for n in range(len(parts)))
+            found.update(".".join([*parts, name]) for name in one.names)
+    return sorted(found)
+
+
 def is_package(path: str) -> bool:
     return os.path.basename(path).startswith("__init__.")
 
 
 def imports_in(code: CodeType) -> Iterator[Import]:
-    """The imports of code, nested code included."""
     for one in nested(code):
         if _IMPORT_NAME in one.co_code[::2]:
             level: Any = None
@@ -352,11 +355,7 @@ def archive_of(path: str) -> str | None:
 
 
 def read_source(path: str, name: str) -> SourceFile:
-    """Reads a source file, which an error calls `name`.
-
-    Raises:
-        UnkeyableError: it cannot be read or compiled; the message names it and the ways out.
-    """
+    """Reads a source file; an error calls it `name`, with the ways out."""
     read_at_ns = time.time_ns()
     try:
         archive = None if os.path.isfile(path) else archive_of(path)

@@ -67,7 +67,6 @@ def space_of(module: Any) -> dict[str, Any]:
 
 
 def globals_of(held: FunctionType | type) -> dict[str, Any]:
-    """What a function, or the module of a class, finds under names."""
     return space_of(sys.modules.get(class_module(held))) if isinstance(held, type) else held.__globals__
 
 

@@ -20,10 +20,10 @@ from prepcache.keys.code.import_graph import (
     Import,
     ImportGraph,
     SourceFile,
+    homes_of,
     imports_in,
     is_package,
     read_source,
-    resolve,
 )
 from prepcache.keys.code.names import all_names
 from prepcache.keys.code.project import file_name
@@ -112,7 +112,7 @@ class ModuleState:
     def _count_held(self, walk: Dependencies, module: str, names: set[str]) -> None:
         """Counts what a loaded module holds under names; of modules those that no statement imports there."""
         space, source = vars(sys.modules[module]), self._source(module)
-        homes = _homes(source.imports, module, "__path__" in space) if source is not None else []
+        homes = homes_of(source.imports, module, "__path__" in space) if source is not None else []
         for name in sorted(names & space.keys()):
             is_stated = isinstance(space[name], ModuleType) and space[name].__name__ in homes
             if not (is_stated or _is_closed(space[name])):
@@ -123,7 +123,7 @@ class ModuleState:
     ) -> None:
         """Counts imported modules that are of no counted file: whole, what a job has put in the place of one;
         of libraries what they hold under any name in the code."""
-        for home in _homes(imports, module, is_of_package):
+        for home in homes_of(imports, module, is_of_package):
             loaded = None if home in self._graph.modules else sys.modules.get(home)
             if loaded is None:
                 continue
@@ -142,7 +142,6 @@ class ModuleState:
             self.is_settling = False
 
     def codes(self) -> list[CodeType]:
-        """The code of the files that count whole."""
         return [source.code for _, source in sorted(self._whole.items())]
 
     def is_as_installed(self, module: str, name: str, value: Any) -> bool:
@@ -151,11 +150,8 @@ class ModuleState:
         return source is None or source.says(name, value)
 
     def older_texts(self, came: Iterable[str]) -> dict[str, str]:
-        """The modules, to their files, that may have been loaded here from another text than is there now.
-
-        Args:
-            came: labels that were not there where the recipe was made, where their modules were not loaded.
-        """
+        """The modules, to their files, of labels that were not there where the recipe was made: what may have
+        been loaded here from another text than is there now."""
         parts = [label.split(".") for label in came]
         holders = {".".join(names[:n]) for names in parts for n in range(len(names))}
         found = {}
@@ -181,14 +177,3 @@ def _is_closed(value: Any) -> bool:
     with suppress(ValueError):  # it was detached
         return isinstance(value, io.IOBase) and value.closed
     return True
-
-
-def _homes(imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
-    """The modules that import statements may ask for, sorted."""
-    found: set[str] = set()
-    for one in imports:
-        parts = (resolve(one, module, is_of_package) or "").split(".")
-        if parts[0]:
-            found.update(".".join(parts[: n + 1]) for n in range(len(parts)))
-            found.update(".".join([*parts, name]) for name in one.names)
-    return sorted(found)

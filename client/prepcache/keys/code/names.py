@@ -39,7 +39,6 @@ SKIPPED_GLOBALS = frozenset(
         "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
     }
 )  # fmt: skip
-"""What Python keeps in the namespace of a module."""
 FRAME_READERS = frozenset(
     {
         "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",

@@ -43,7 +43,6 @@ class Places:
     def __init__(self, installed: Mapping[str, Set[str]]) -> None:
         self._installed = [(os.path.realpath(folder) + os.sep, tops) for folder, tops in installed.items()]
         self.owned = frozenset(top for tops in installed.values() for top in tops)
-        """All top-level modules that some distribution owns."""
         self._known: dict[str, Place] = {}
         self._folders: dict[str, str] = {}
         paths = sysconfig.get_paths()
@@ -108,7 +107,6 @@ def checkout_of(function: FunctionType | None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def package_root(path: str) -> str:
-    """The folder from which the file at `path` is imported: above the outermost `__init__.py`."""
     folder = os.path.dirname(os.path.abspath(path))
     while os.path.isfile(os.path.join(folder, "__init__.py")):
         folder = os.path.dirname(folder)

@@ -34,7 +34,6 @@ _NO_SETTINGS = ("sys.path", "sys.meta_path")
 def count_global(
     walk: Dependencies, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]
 ) -> None:
-    """Counts what the namespace of a module holds under a name."""
     label = f"{module}.{name}"
     if name in SKIPPED_GLOBALS or walk.is_untracked(label):
         return
@@ -65,7 +64,6 @@ def count_builtins(walk: Dependencies, names: Iterable[str]) -> None:
 
 
 def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, ...]], owner: Any) -> None:
-    """Counts what chains of attributes read from an object of mere attributes."""
     if any(is_used_whole(bag, chain) for chain in chains):
         walk.count_value(label, bag, owner)
         return
@@ -194,7 +192,6 @@ def count_home(walk: Dependencies, space: dict[str, Any]) -> None:
 
 
 def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str]) -> None:
-    """Counts the globals that dotted names in texts stand for."""
     for dotted in sorted(names):
         first, *rest = dotted.split(".")
         if first in space and (rest or not isinstance(space[first], ModuleType)):

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 Of = tuple[bool, bool]
 """Of a value: whether it is part of the config, and whether a key function gave it."""
 TEXT_LIMIT = 120
-"""Characters; enough for a path or a short list."""
 _SHOWN_ELEMENTS = 8
 _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
@@ -64,13 +63,7 @@ _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """A value that counts.
-
-    Args:
-        digest: of its bytes.
-        text: a short readable form.
-        is_attribute: whether an object holds it, and not the code.
-    """
+    """A value that counts; `is_attribute`: an object holds it, and not the code."""
 
     digest: str
     text: str
@@ -83,12 +76,7 @@ ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
 
 class ValueEncoder(Encoder):
-    """Encodes one run-time value.
-
-    Args:
-        walk: visits what is referred to.
-        is_config: whether the value is, or is part of, the config.
-    """
+    """Encodes one run-time value; the walk visits what it refers to."""
 
     def __init__(self, walk: Dependencies, *, is_config: bool) -> None:
         super().__init__()
@@ -276,7 +264,6 @@ def identity_of(value: Any) -> str:
 
 
 def readable(value: Any, label: str | None = None) -> str:
-    """A short form of a value; by its label, if it has one."""
     text = label or _text(value)
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 

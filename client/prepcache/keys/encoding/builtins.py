@@ -101,7 +101,6 @@ def _is_simple_key(key: Any) -> bool:
 
 
 def has_free_order(value: dict[Any, Any]) -> bool:
-    """Whether the keys of a plain dict can be sorted."""
     return all(map(_is_simple_key, value))
 
 
@@ -273,7 +272,6 @@ _FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
 
 
 def slots_of(*classes: type) -> tuple[str, ...]:
-    """The attributes that classes keep in slots of their own, class by class."""
     found: list[str] = []
     for base in classes:
         slots = base.__dict__.get("__slots__", ())

@@ -107,7 +107,6 @@ class Encoder:
         self.inline_depth = 0
         """Sets, members of enums and `plain()` around it, in which no object is written as a reference."""
         self.set_depth = 0
-        """Sets around it."""
         self.is_plain = False
         """Whether it is inside `plain()`, where nothing is looked up on the disk."""
         self.is_key = False
@@ -136,7 +135,6 @@ class Encoder:
             raise self.refuse("it is nested too deeply") from None
 
     def walk(self, value: Any, put: Put) -> None:
-        """Write one value inside the present one."""
         kind = type(value)
         (_writers.get(kind) or _find_writer(kind))(self, value, put)
 
@@ -248,7 +246,6 @@ class Encoder:
         put(self._classes[cls])
 
     def put_object(self, value: Any, put: Put) -> None:
-        """Write an object of a class that has no writer: its class, and what it would give to be copied."""
         from prepcache.keys.encoding.objects import parts_of
 
         self.put_parts(value, b"O", lambda one: parts_of(one, is_library=self.is_library(type(one))), put)

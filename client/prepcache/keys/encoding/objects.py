@@ -181,7 +181,6 @@ def _is_entry(value: Any) -> bool:
 
 
 def own_attributes(function: Any) -> Parts:
-    """The attributes of what wraps a function."""
     return sorted((name, part) for name, part in vars(function).items() if name[:2] != "__")
 
 
