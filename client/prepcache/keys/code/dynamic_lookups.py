@@ -53,7 +53,7 @@ _OF_SESSION = re.compile(
 
 
 class Questions:
-    """What the code that is reached asks for. Grows while functions are visited, as do the texts of values."""
+    """What the code that is reached asks for. `held`: what stands as text in values."""
 
     def __init__(self, held: set[str]) -> None:
         self.topics: set[str] = set()
