@@ -269,8 +269,6 @@ class Dependencies:
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
         """The label of an object, some or all of whose attributes are counted; `by` writes what holds it."""
-        if by.set_depth:  # an object may be met at several places in a set
-            place = f"{by.steps[0]}.element"
         label, of = self.labels.known(value) or self._give(value, place, by), (by.is_config, by.is_key)
         if is_whole:
             self.whole_objects[id(value)] = label

@@ -54,7 +54,6 @@ _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
-_METHOD = ", or make preprocess a function that does not hold it"
 _OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
 _MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
@@ -93,8 +92,7 @@ class ValueEncoder(Encoder):
         label = str(self.steps[0])
         if self.is_config or label == "preprocess":
             return WAYS_OUT
-        ways = _WAYS_OUT.format(name=label.rpartition(".")[2])
-        return ways + _METHOD if label.startswith("preprocess.") else ways
+        return _WAYS_OUT.format(name=label.rpartition(".")[2])
 
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
@@ -164,7 +162,7 @@ class ValueEncoder(Encoder):
         """The object of a method: the project's by what the method reads of it."""
         owner, cls = method.__self__, type(method.__self__)
         says_itself = is_registered(cls) or hasattr(cls, "__prepcache_key__")
-        is_whole = isinstance(owner, type) or says_itself or self.is_library(cls)
+        is_whole = isinstance(owner, type) or says_itself or self.is_library(cls) or self.inline_depth
         read = None if is_whole else attributes_read(owner, method.__func__)
         if read is None:
             return self.part(owner, "__self__")
