@@ -146,16 +146,6 @@ def test_a_name_after_another_chdir_is_another_file(
     assert watched.changed() is not None
 
 
-def test_an_absolute_name_in_the_working_directory_counts(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "v.txt").write_text("one")
-    monkeypatch.chdir(tmp_path / "job")
-    source = "def f(x): return pathlib.Path(os.path.abspath(x + '.txt')).read_text()"
-    assert Watched(project, source, "v").names == sorted([str(tmp_path / "job" / "v.txt"), "cwd:v.txt"])
-
-
 def test_an_absolute_literal_in_the_code_stays_absolute(project: Project) -> None:
     path = project.put("v.txt", "one")
     assert Watched(project, f"def f(x): return pathlib.Path({str(path)!r}).read_text()").names == [str(path)]
