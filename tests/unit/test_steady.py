@@ -9,6 +9,7 @@ import pickle
 import sys
 import wsgiref
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -299,3 +300,15 @@ def test_an_item_that_was_put_back_stays_altered() -> None:
     originals.compare(np.arange(2))
     assert originals.changed(0) == []
     assert originals.changed(1) == ["item 1"]
+
+
+def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    originals = opened(["words.txt", "words", "a/b", "x" * 5000])
+    assert [originals.changed(index) for index in range(4)] == [[], [], [], []]
+    for name in ("words.txt", "words"):
+        Path(name).write_text("1")
+    changed = [originals.changed(index) for index in range(4)]
+    assert changed == [["words.txt"], [], [], []], "a word is text, whatever it names"
