@@ -163,3 +163,28 @@ tell()
 @pytest.mark.parametrize("how", ["lazy", "prepared"])
 def test_an_item_altered_by_the_function_is_restored_each_time(jobs: Jobs, how: str) -> None:
     jobs.run(jobs.write(LISTENING + IN_PLACE), how)
+
+
+EDITED = """
+def make(path):
+    if sys.argv[1] == "edits":
+        Path("b.txt").write_text("edited")
+    return path.read_text()
+
+items = [Path("a.txt"), Path("b.txt")]
+ds = prepcache.CachedDataset(items, make, code=None, version=1, lazy=sys.argv[2] == "lazy", progress=False)
+tell(ds, samples=list(ds))
+"""
+
+
+@pytest.mark.parametrize("way", ["lazy", "filled"])
+def test_what_is_made_of_a_file_edited_since_is_not_stored(jobs: Jobs, way: str) -> None:
+    """It would be found under the digest of what the file held when it was opened."""
+    for name in "ab":
+        (jobs.box.folder / f"{name}.txt").write_text(name)
+    script = jobs.write(EDITED)
+    edited = jobs.run(script, "edits", way)
+    assert edited["samples"] == ["a", "edited"]
+    assert any("b.txt changed since the data set was opened" in line for line in edited["why"])
+    (jobs.box.folder / "b.txt").write_text("b")
+    assert jobs.run(script, "looks", way)["samples"] == ["a", "b"]
