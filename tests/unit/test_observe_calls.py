@@ -202,21 +202,6 @@ def test_what_a_library_writes_where_nothing_was_is_no_input(
         assert call.changed() is None and call.digests == {}
 
 
-@monitored
-def test_an_item_that_frees_the_tool_of_another_is_not_stored(project: Project) -> None:
-    frees = ["for tool in (3, 4) if x else ():", "    with contextlib.suppress(ValueError):"]
-    frees += ["        sys.monitoring.free_tool_id(tool)"]
-    body = "".join(f"    {line}\n" for line in frees)
-    call = Observed(project, f"import contextlib, sys\ndef f(x):\n{body}    os.path.exists(f'{{HERE}}/a')\n")
-    failures = []
-    with call.observer.filling():
-        for is_freed in (True, False):
-            call(is_freed)
-            failures.append(call.failure)
-    assert failures == ["other tools use sys.monitoring", ""]
-    assert list(call.digests) == ["project:a"]
-
-
 BESIDE = """
 import sys
 {before}

@@ -198,12 +198,12 @@ def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractCont
 
 @contextlib.contextmanager
 def _monitored(code: JobCode, watch: Watch) -> Iterator[None]:
-    is_heard = _tool.begin(code)
+    if not _tool.begin(code):
+        watch.failure = "other tools use sys.monitoring"
     try:
         yield
     finally:
-        if not _tool.end() or not is_heard:
-            watch.failure = watch.failure or "other tools use sys.monitoring"
+        _tool.end()
 
 
 @contextlib.contextmanager
@@ -290,7 +290,7 @@ class _Tool:
         """Hears of the calls of the job's code, and of who asks; whether it does."""
         with STATE.lock:
             self._users += 1
-            if not self._is_held():
+            if self._id is None:
                 self._start()
             if self._id is not None and code is not None:
                 self._hear(self._id, code)
@@ -308,19 +308,11 @@ class _Tool:
                     self._heard[address] = one
                     _MONITORING.set_local_events(tool, one, call)
 
-    def end(self) -> bool:
-        """Whether it heard to the end: somebody else may have freed the tool's id."""
+    def end(self) -> None:
         with STATE.lock:
-            is_held = self._is_held()
             self._users = max(0, self._users - 1)
             if not self._users:
                 self._stop()
-            return is_held
-
-    def _is_held(self) -> bool:
-        if self._id is not None and _MONITORING.get_tool(self._id) != _NAME:
-            self._forget()
-        return self._id is not None
 
     def _start(self) -> None:
         events = _MONITORING.events
@@ -335,21 +327,19 @@ class _Tool:
                 return
 
     def _stop(self) -> None:
-        if self._id is not None:
+        if self._id is None:
+            return
+        with contextlib.suppress(ValueError):  # somebody else has freed it
             for code in (*self._heard.values(), *_CODES):
                 _MONITORING.set_local_events(self._id, code, 0)
             for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
                 _MONITORING.register_callback(self._id, event, None)
             _MONITORING.free_tool_id(self._id)
-            self._forget()
-
-    def _forget(self) -> None:
         self._heard, self._known, self.vain, self._id, self.is_deaf = {}, {}, {}, None, False
 
     def after_fork(self) -> None:
         self._users = 0
-        if self._is_held():
-            self._stop()
+        self._stop()
 
 
 _tool = _Tool()
