@@ -10,9 +10,7 @@ Invariants:
 NOTE [ Unseen reads ]
     On Python 3.11 no event tells of `cv2.imread(f"{root}/{i:04d}.png")`, and the name is in no key. Over the
     first items the kernel's count of bytes is compared with the sizes of the files that were seen being
-    opened, and of those that are open. It decides nothing: it is said once, with the remedy. Not counted are
-    items that are folders, load modules or start processes; processes in which other threads run; files
-    that are mapped.
+    opened, and of those that are open. It decides nothing: it is said once, with the remedy.
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ Invariants:
     4. A file whose name goes to a library counts as named, where that may open it: not the standard library,
        whose events tell, nor functions and classes of the job's, whose own calls are looked at.
 
-Not seen: `os.stat` and `os.access`, which are in C; what a library asks; names with neither a separator nor a
-dot, and arguments but the first; what a place hands over after `VAIN_CALLS` calls for an item that can open
-nothing.
+Not seen: what a library asks, names with neither a separator nor a dot, and arguments but the first.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ from prepcache.keys.observation.context import (
 )
 
 VAIN_CALLS = 64
-"""A loop over transforms has come around by then."""
+"""For one item, of a place that can open nothing: a loop over transforms has come around by then."""
 _ASKING = frozenset(
     {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
      "import_module", "find_spec", "find_loader", "get_loader", "resolve_name", "instantiate", "locate",

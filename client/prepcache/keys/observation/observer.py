@@ -90,10 +90,6 @@ class _Use:
         is_new = self.stamp is None or (Kind.GIVEN in self.kinds and Kind.READ not in self.kinds)
         return now != self.stamp and is_handed and is_new
 
-    def says_nothing(self, now: Stamp | None) -> bool:
-        """Whether it was only named, and no file is there."""
-        return self.kinds.isdisjoint((Kind.ASKED, Kind.READ)) and now in (None, FOLDER_STAMP)
-
 
 class Observer:
     """Records what a function reads, over any number of items and threads. What its recipe counts is none.
@@ -340,8 +336,8 @@ class Observer:
         if use.is_made(now):
             self._put_out(path, {path: use})
             return
-        if use.says_nothing(now):
-            return
+        if use.kinds.isdisjoint((Kind.ASKED, Kind.READ)) and now in (None, FOLDER_STAMP):
+            return  # it was only named, and no file is there
         is_module, is_read = path.endswith(_MODULE_SUFFIXES), Kind.READ in use.kinds
         kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
         digest = ""
