@@ -62,10 +62,9 @@ class Making:
         self._catalogue = catalogue
         self._originals = originals
         self._tally = tally
-        is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
         self.pid = os.getpid()
         self._task = Task(self._by, self._catalogue, self._originals)
-        self.committer = Committer(self._task, is_heir=is_heir)
+        self.committer = Committer(self._task)
         self.on_access = OnAccess(self._task, self.committer)
 
     # -- all that is missing
@@ -147,7 +146,7 @@ class Making:
             self._by.refuse_draws(watched.drawn)
 
     def take_waiting(self) -> None:
-        """Takes what other data sets of this process, or its workers, have made and no daemon has yet."""
+        """Takes what other data sets of this process have made and no daemon has yet."""
         catalogue, artifacts = self._catalogue, self._by.artifacts
         if not artifacts.mode.is_writing or (artifacts.mode is Mode.REFRESH and not self._by.is_stream):
             return
@@ -159,7 +158,6 @@ class Making:
             if is_current and artifacts.accepts([rows[one] for one in rows if one not in unchanged]):
                 unchanged.update(rows)
                 catalogue.add_local(batch.files)
-        self.committer.inherit()
 
     def verify(self, fraction: float) -> None:
         verify(self._by.job, self._catalogue, self._originals, fraction, self._remove)

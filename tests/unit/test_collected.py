@@ -76,7 +76,7 @@ def collected(parts: list[Part]) -> Collected:
 def file_of(made: Collected, path: Path) -> tuple[list[int], list[bytes], bytes]:
     batch = made.batch([])
     with path.open("wb") as file:
-        batch.files[0].copy_to(file.fileno())
+        artifact.copy(batch.files[0]._fd, file.fileno(), batch.nbytes)
     return batch.indices, list(batch.cover), path.read_bytes()
 
 

@@ -52,6 +52,24 @@ def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemo
     assert [bench.samples()[i] for i in bench.called] == [i * i for i in bench.called]
 
 
+def test_jobs_go_their_own_ways_in_an_outage(daemon: FakeDaemon) -> None:
+    """What two of them make meanwhile is then mostly different; what both made is stored once."""
+    items = list(range(200))
+
+    def beside(item: int) -> np.int64:
+        if not two.called:
+            two.fill()
+        return np.int64(item)
+
+    one, two = Bench(daemon, items, "one", beside), Bench(daemon, items, "two")
+    one.session.is_away = two.session.is_away = True
+    one.fill()
+    assert sorted(one.called) == sorted(two.called) == items
+    assert one.called != items and one.called != two.called
+    assert sum(ref.items for _, ref in daemon.artifacts[RECIPE.digest]) == len(items)
+    assert left_behind(daemon) == 0
+
+
 @pytest.mark.parametrize("leases", [1, 10])
 def test_a_lapsed_lease_taken_by_another_job_looks_again(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, leases: int

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import math
-import multiprocessing
-import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -352,15 +348,14 @@ def test_inputs_of_all_that_waits_are_looked_at_once(
 
     catalogue = Bench(daemon, [1, 2, 3, 4], "after").catalogue
     artifacts = SimpleNamespace(mode=Mode.ON, recipe=RECIPE, accepts=accepts)
-    by, committer = SimpleNamespace(artifacts=artifacts, is_stream=True), SimpleNamespace(inherit=list)
-    of: Any = SimpleNamespace(_catalogue=catalogue, _by=by, committer=committer)
+    by = SimpleNamespace(artifacts=artifacts, is_stream=True)
+    of: Any = SimpleNamespace(_catalogue=catalogue, _by=by)
     Making.take_waiting(of)
     assert asked == ["a", "b", "x"] and catalogue.missing.tolist() == [3]
     job.forget()
 
 
 def test_what_two_jobs_made_in_part_in_an_outage_is_stored_whole(daemon: FakeDaemon) -> None:
-    """As where neither saw the other's locks."""
     first, second = AccessJob(daemon, [1, 2, 3], "first"), AccessJob(daemon, [1, 2, 3], "second")
     for job, indices in ((first, (0, 1)), (second, (1, 2))):
         away(job)
@@ -435,94 +430,19 @@ def test_a_function_may_read_its_data_set_in_its_threads(
     assert left_behind(daemon) == 0
 
 
-@pytest.mark.parametrize("is_terminated", [False, True], ids=["ends", "is terminated"])
-def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon, is_terminated: bool) -> None:
-    """The daemon starts, or stands still, as it ends: its job would wait for each of its workers.
-
-    A job that ends terminates workers that are there: they get no time to leave anything.
-    """
-    items = [1, 2, 3]
-
-    def work() -> None:
-        worker = AccessJob(daemon, items, "worker")
-        away(worker)
-        worker.samples(0, 2)
-        if is_terminated:
-            worker.committer.run()  # as the thread does after a second
-            os._exit(0)
-        worker.committer.end()
-
-    def look() -> None:
-        assert job.bench.samples() == [1, None, 9], "workers of the next epoch need not make it"
-
-    job = AccessJob(daemon, items)
-    job.bench.session.is_away = True
-    for target in (work, look):
-        process = multiprocessing.get_context("fork").Process(target=target)
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-    job.bench.session.is_away = False
-    other = AccessJob(daemon, items, "other")
-    other.committer.inherit()
-    assert other.bench.samples() == [1, None, 9], "the next job, where this one is killed"
-    job.committer.end()
-    other.committer.end()
-    assert job.bench.samples() == other.bench.samples() == [1, None, 9]
-    assert job.committer.is_idle and other.committer.is_idle
-    assert Bench(daemon, items, "after").missing() == [1]
-    assert left_behind(daemon) == 0 and not list((daemon.folder / "cache/prepcache/left").iterdir())
-
-
-def test_the_end_waits_once_for_workers_of_all(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the number of data sets, and though multiprocessing ends each of them once more."""
-    slept = [0.0]
-    clock = SimpleNamespace(
-        time=time.time,
-        monotonic=lambda: time.monotonic() + sum(slept),
-        sleep=slept.append,
-    )
-    jobs = [AccessJob(daemon, [1], name) for name in ("one", "two", "three")]
-    for job in jobs:
-        monkeypatch.setattr(job.bench.session, "leased_by", lambda pids: len(pids), raising=False)
-    monkeypatch.setattr(commit.Committer, "_workers_until", 0.0, raising=False)
-    monkeypatch.setattr(commit, "active_children", lambda: [SimpleNamespace(pid=1, daemon=True)])
-    monkeypatch.setattr(commit, "time", clock)
-    for job in [*jobs, *jobs]:
-        job.committer.end()
-    assert sum(slept) < 1.1 * commit.WORKERS_S
-
-
-def test_what_is_stored_may_be_left_in_a_read_only_folder(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_ends_in_an_outage_waits_for_nothing(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A data set is opened all the same, and what it takes from there is stored."""
-
-    def work() -> None:
-        worker = AccessJob(daemon, [1, 2], "worker")
-        away(worker)
-        worker.samples(0, 1)
-        worker.committer.end()
-
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    (left,) = (daemon.folder / "cache/prepcache/left").iterdir()
-    unlink = Path.unlink
-
-    def refused(path: Path, missing_ok: bool = False) -> None:
-        if path.parent == left.parent:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        unlink(path, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refused)
-    for name in ("one", "two"):
-        job = AccessJob(daemon, [1, 2], name)
-        job.committer.inherit()
-        job.committer.flush()
-        assert job.committer.is_idle and job.bench.samples() == [1, 4]
-    assert left.exists() and Bench(daemon, [1, 2], "after").missing() == []
+    """Its job would wait for each of its workers: what it made is made again, and this is said."""
+    monkeypatch.setattr(commit, "parent_process", lambda: "a process")
+    monkeypatch.setattr(commit.THREAD, "schedule", lambda *_: None)
+    job = AccessJob(daemon, [1, 2, 3])
+    away(job)
+    job.samples(0, 2)
+    job.committer.end()
+    assert "commit" not in job.bench.session.calls
+    assert ["2 samples that a worker made" in message for message in caplog.messages] == [True]
+    job.forget()
 
 
 called: list[str] = []

@@ -211,11 +211,6 @@ class Session:
         info: inspection.Info = self.run(self._call("GET", "/v1/info", inspection.Info))
         return info.limits
 
-    def leased_by(self, pids: set[int]) -> int:
-        """How many items processes of this machine make, or have made and not committed."""
-        told: inspection.SessionList = self.run(self._call("GET", "/v1/sessions", inspection.SessionList))
-        return sum(seen.leased_items for seen in told.sessions if seen.pid in pids)
-
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """Where the artifact lies; downloaded first where no folder is shared."""
         self.open()

@@ -11,8 +11,7 @@ Invariants:
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
     4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away
        `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker waits
-       for nothing then, and leaves its files to others; in an outage it does so from the first second on,
-       since its job may terminate it.
+       for nothing then, as its job would wait for each of its workers: what no daemon took is lost, and said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed; what others have made is asked from that lease's generation on.
     6. Staged files go with their session, and a killed daemon may have moved them: what is refused for its
@@ -32,9 +31,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing import active_children, parent_process
+from multiprocessing import parent_process
 from multiprocessing.util import Finalize
-from typing import ClassVar
 
 import numpy as np
 
@@ -53,7 +51,6 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.fill.outage_files import LeftFiles, remove
 from prepcache.fill.pending import Batch, Task
 from prepcache.fill.share import MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.protocol import wire
@@ -65,14 +62,8 @@ log = logging.getLogger("prepcache")
 AWAY_BYTES = 1 << 30
 AWAY_FILES = 256
 """What may wait in files of one process, each with a descriptor; beyond that nothing more is kept."""
-WORKERS_S = 2.0
-"""What a job at its end gives all its workers, which commit a second after they have made something."""
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
-FILES_AT_A_PACE = 4
-"""In an outage a worker leaves so many files a second apart, then as many two seconds apart, then four: they
-stay few, and what is in none yet is a small part."""
-
 
 _WAITING: forks.Living[Batch] = forks.Living()
 """What this process, or the one that forked it, has not committed yet."""
@@ -137,13 +128,9 @@ def waiting_bytes() -> int:
     return sum(batch.nbytes for batch in _WAITING)
 
 
-def _waiting_files() -> int:
-    return sum(len(batch.files) for batch in _WAITING)
-
-
 def is_full() -> bool:
     """Whether no more is to wait in files of this process for a daemon that is away or slow."""
-    return waiting_bytes() > AWAY_BYTES or _waiting_files() >= AWAY_FILES
+    return waiting_bytes() > AWAY_BYTES or sum(len(batch.files) for batch in _WAITING) >= AWAY_FILES
 
 
 def waiting_of(recipe: str) -> list[Batch]:
@@ -159,19 +146,13 @@ class _NotYet(Exception):
 class Committer:
     """Commits what one data set makes in this process.
 
-    Args:
-        is_heir: it takes what DataLoader workers have left, and leaves what it could not commit as one.
-
     Attributes:
         changed: notified when a batch has been answered.
         reason: why nothing more is stored, or ""; `is_declined`: since there is no room.
         is_filling: a fill says what is wrong.
     """
 
-    _workers_until: ClassVar[float] = 0.0
-    """When all data sets of a job that ends have waited for its workers; 0 before."""
-
-    def __init__(self, task: Task, *, is_heir: bool = True) -> None:
+    def __init__(self, task: Task) -> None:
         artifacts = task.by.artifacts
         self.pid = os.getpid()
         self.recipe = artifacts.recipe.digest
@@ -181,11 +162,9 @@ class Committer:
         self._artifacts = artifacts
         self._session = artifacts.sharing
         self._task = task
-        self._left = LeftFiles(self.recipe) if is_heir else None
         self._flushing = threading.Lock()
         self._todo: deque[Batch] = deque()
-        self._retry_at = self._leave_at = 0.0
-        forks.note(self)
+        self._retry_at = 0.0
         self.collect: Callable[[], None] | None = None
         """Submits what was made on access; None where nothing was, so that nothing is kept by it."""
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
@@ -242,7 +221,6 @@ class Committer:
 
     def _retry(self) -> None:
         self._retry_at = 0.0
-        self.inherit()
         self.soon()
 
     def wait(self, most: int = 0) -> None:
@@ -275,11 +253,6 @@ class Committer:
             if self.collect is not None and not session.is_away:
                 self.collect()
             self.flush(is_retrying=False)
-        if session.is_away and parent_process() is not None and self._leave_at <= time.monotonic():
-            if self.collect is not None:
-                self.collect()
-            self._leave()
-            self._leave_at = time.monotonic() + 2.0 ** (_waiting_files() // FILES_AT_A_PACE)
         if (self._todo or self.collect is not None) and (session.is_away or not session.is_gone):
             THREAD.schedule(self, RETRY_S)
             session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
@@ -304,8 +277,6 @@ class Committer:
                 with self.changed:
                     if is_over:
                         self._retry_at = 0.0
-                        if batch.left is not None:
-                            remove(batch.left)
                         self._todo.popleft()
                         _WAITING.discard(batch)
                     self.changed.notify_all()
@@ -343,7 +314,7 @@ class Committer:
         """Keeps a batch to offer it later, under other leases."""
         if batch.share is not None:
             batch.settle(batch.indices)
-            batch.locks, batch.share = batch.share.locks, None
+            batch.share = None
         batch.cover = dict.fromkeys(batch.cover)
         self._retry_at = time.monotonic() + RETRY_S
         if self.is_filling and not self._artifacts.session.is_away:
@@ -365,9 +336,8 @@ class Committer:
         try:
             for _ in range(2 + len(before)):  # see invariant 5; they may lapse one by one
                 if lost := self._lease_bare(batch):
-                    # The last offer of a process takes what it gets, unless the file stays for others.
-                    is_last = until is not None and batch.left is None and parent_process() is None
-                    if batch.share is None and not is_last and lost - self._made_by_others(batch):
+                    # The last offer of a process takes what it gets.
+                    if batch.share is None and until is None and lost - self._made_by_others(batch):
                         raise _NotYet
                     batch.leave(lost, self._task.producer)
                 if not batch.indices:
@@ -426,23 +396,17 @@ class Committer:
     # -- at the end of the process
 
     def end(self) -> None:
-        """Commits what waits. Where the daemon is away and lives, the job waits for it, and workers leave
-        what they have to the job, which would wait for each of them."""
+        """Commits what waits. Where the daemon is away and lives, the job waits for it, and no worker."""
         if os.getpid() != self.pid:
             return
         if self.collect is not None:
             self.collect()
-        is_worker = parent_process() is not None
-        if not is_worker:
-            self._await_workers()
-        self.inherit()
         if self.is_idle:
             return
-        session, nbytes, given_s = self._artifacts.session, self.nbytes, 0.0
-        todo = list(self._todo)
-        is_lost_else = any(batch.left is None for batch in todo)
+        is_worker = parent_process() is not None
+        session, nbytes, given_s, todo = self._artifacts.session, self.nbytes, 0.0, list(self._todo)
         others_are_late = any(batch.is_late and batch not in todo for batch in _WAITING)
-        if session.is_away and is_lost_else and not is_worker and not others_are_late:
+        if session.is_away and not is_worker and not others_are_late:
             given_s = session.wait_at_end()
         began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
@@ -450,38 +414,9 @@ class Committer:
             with on_own_time(limit_s):
                 self.flush(began + limit_s)
             self._charge(began + given_s, nbytes)
-        if is_worker and self._todo:
-            why = self._leave() or "the daemon is away"
-            if lost := sum(len(batch.indices) for batch in list(self._todo) if batch.left is None):
-                which = count_text(lost, "sample", "samples")
-                log.warning("prepcache: %s that a worker has made could not be stored: %s", which, why)
-
-    def _await_workers(self) -> None:
-        """Lets workers commit that are still there, as after an error: this process's end terminates them."""
-        if not (pids := {one.pid for one in active_children() if one.daemon and one.pid}):
-            return
-        until = Committer._workers_until = Committer._workers_until or time.monotonic() + WORKERS_S
-        with contextlib.suppress(PrepcacheError):
-            while time.monotonic() < until and self._artifacts.session.leased_by(pids):
-                time.sleep(0.05)
-
-    def _leave(self) -> str:
-        """Leaves what is not committed to other processes, as the job; why something may not be left."""
-        return "" if self._left is None else self._left.leave(list(self._todo))
-
-    def inherit(self) -> None:
-        """Takes what workers could not commit."""
-        if (left := self._left) is None:
-            return
-        for path in left.unknown():
-            if not is_full() and (batch := left.take(path, self._task)) is not None:
-                self._task.catalogue.add_local(batch.files)
-                self._add(batch)
-
-    def before_fork(self) -> None:
-        """The workers of an epoch find what those of the last one left."""
-        if os.getpid() == self.pid and self._artifacts.session.is_away:
-            self.inherit()
+        if is_worker and (lost := sum(len(batch.indices) for batch in list(self._todo))):
+            which = count_text(lost, "sample", "samples")
+            log.warning("prepcache: %s that a worker made could not be stored: the daemon is away", which)
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:

@@ -166,7 +166,7 @@ class OnAccess:
                 granted = share.wait(POLL_S, among=among)
         except PrepcacheError:
             if self._artifacts.session.is_away:
-                return []  # under a lock then
+                return []  # they are taken without a lease then
             share.settle(todo)  # they are made all the same, and not kept
             return todo
         if share.reason:

@@ -4,7 +4,7 @@ Invariants:
     1. A sample that no column can hold leaves what was collected before as it was, and so does an interrupt.
     2. A piece of an item that spans artifacts is on disk when the next one is begun.
     3. Nothing of a file is left on the disk after the last process that maps it has ended, unless a daemon
-       took it, or a worker left it.
+       took it.
     4. Opening a file by its address gives that file or none. A descriptor's number, an inode and a key may
        be used again: so each temporary file gets a time of modification drawn by chance.
 """
@@ -33,7 +33,7 @@ from prepcache.index.item_index import Catalogue, more_digest, piece_digest
 
 if TYPE_CHECKING:
     from prepcache.fill.input_guard import Originals
-    from prepcache.fill.share import BucketLocks, HeldLease, Share
+    from prepcache.fill.share import HeldLease, Share
     from prepcache.samples import Preprocessing
 
 Identity = tuple[int, int, int, int, int, str]
@@ -130,23 +130,14 @@ class LocalFile:
     @classmethod
     def of(cls, pid: int, fd: int, identity: Identity) -> LocalFile | None:
         """The file at another process's `address`; None if it is not there any more."""
-        found = cls.at(f"/proc/{pid}/fd/{fd}")
-        return found if found is not None and found._identity == identity else None
-
-    @classmethod
-    def at(cls, path: str | Path) -> LocalFile | None:
-        """The artifact at a path; None if there is none."""
         found = cls.__new__(cls)
         try:
-            found._own(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            found._own(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
             found.artifact = artifact.open(found._fd)
         except (OSError, ArtifactError):
             return None
         found.staged, found.nbytes = None, found.artifact.size_bytes
-        return found
-
-    def copy_to(self, fd: int) -> None:
-        artifact.copy(self._fd, fd, self.nbytes)
+        return found if found._identity == identity else None
 
     def stage(self, session: Any) -> Staged:
         """The staged file with these bytes, by which a commit names it."""
@@ -154,7 +145,7 @@ class LocalFile:
             staged = session.stage()
             try:
                 with staged.writing():
-                    self.copy_to(staged.fd)
+                    artifact.copy(self._fd, staged.fd, self.nbytes)
             except BaseException:
                 staged.close()
                 raise
@@ -183,10 +174,8 @@ class Batch:
         files: one, or one for each piece of an item that spans artifacts.
         cover: every digest in the item tables, and the lease that covers it.
         share: where the items are settled; None where they are.
-        locks: under which they were made; kept as long as the batch is.
         has_failed: a store had an error for it.
         is_late: it took so long that it is waited for no more.
-        left: where a worker has left it, until it is stored.
     """
 
     files: list[LocalFile]
@@ -194,10 +183,8 @@ class Batch:
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
     share: Share | None = None
-    locks: BucketLocks | None = None
     has_failed: bool = False
     is_late: bool = False
-    left: Path | None = None
 
     @property
     def bare(self) -> list[bytes]:
