@@ -29,8 +29,6 @@ from prepcache.batching.collation import (
     NotAStack,
     TakesBatches,
     collation_of,
-    leaf_text,
-    raise_explained,
     takes_batches,
 )
 from prepcache.batching.gather import Batch
@@ -121,6 +119,10 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
     return _Pack(_axes(leaves)) if samples is None else _PACK(samples)
 
 
+def _leaf_text(path: Iterable[str]) -> str:
+    return f"leaf {'.'.join(path)!r}" if path else "leaf '' (the sample itself)"
+
+
 def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:
     if leaves is None:
         return None
@@ -148,17 +150,10 @@ class _Collate(TakesBatches):
                     self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
                 ]
                 planned = collation.planned = self, plan
-            try:
-                return collation.build([collate(samples) for collate in planned[1]])
-            except (RuntimeError, TypeError, NotAStack):
-                pass  # raised again below, where the samples say why
-        indices = samples.indices if isinstance(samples, Batch) else None
-        whole = list(samples)
-        leaves = rows_of_leaves(whole)
+            return collation.build([collate(samples) for collate in planned[1]])
+        leaves = rows_of_leaves(samples)
         self._check(leaves)
-        return rebuilt(
-            whole[0], lambda path, _: self._leaf(path, leaves[path], len(whole), indices), (), list
-        )
+        return rebuilt(samples[0], lambda path, _: self._leaf(path, leaves[path], len(samples)), (), list)
 
     def _is_alike(self, other: _Collate) -> bool:
         """Whether another collates as this one: each batch of a worker brings a copy. Numbers that are equal
@@ -171,21 +166,18 @@ class _Collate(TakesBatches):
             names = "'' (the sample itself)" if there == [""] else ", ".join(map(repr, there))
             raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {names}")
 
-    def _leaf(self, path: tuple[str, ...], rows: list[Any], count: int, indices: Any) -> Any:
+    def _leaf(self, path: tuple[str, ...], rows: list[Any], count: int) -> Any:
         from torch.utils.data import default_collate
 
         if len(rows) != count:
             raise RuntimeError(
-                f"{leaf_text(path)} is in {len(rows)} of {count} samples: only tensors and arrays are padded "
-                "or packed, so return numpy.array(x) or torch.tensor(x) instead of a list"
+                f"{_leaf_text(path)} is in {len(rows)} of {count} samples: only tensors and arrays are "
+                "padded or packed, so return numpy.array(x) or torch.tensor(x) instead of a list"
             )
         first, axis = rows[0], None
         if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
             axis = self.axis(path, first.ndim)
-        try:
-            return default_collate(rows) if axis is None else self.rows(rows, axis, path)
-        except (RuntimeError, TypeError) as error:
-            raise_explained(error, {path: rows}, indices)
+        return default_collate(rows) if axis is None else self.rows(rows, axis, path)
 
     def axis(self, path: tuple[str, ...], ndim: int) -> int | None:
         """Along which axis a tensor or array leaf is a sequence; None if it is none."""
@@ -194,7 +186,7 @@ class _Collate(TakesBatches):
         axis = self.axes.get(".".join(path))
         if axis is not None and not -ndim <= axis < ndim:
             has = count_text(ndim, "axis", "axes")
-            raise ValueError(f"{leaf_text(path)} has {has}, but leaves= names its axis {axis}")
+            raise ValueError(f"{_leaf_text(path)} has {has}, but leaves= names its axis {axis}")
         return axis
 
     def _column(self, table: Table, number: int, path: tuple[str, ...]) -> CollateBatch:
@@ -254,9 +246,9 @@ class _Pad(_Collate):
         padded = torch.full((len(tensors), width, *tensors[0].shape[1:]), self.value, dtype=tensors[0].dtype)
         for place, tensor in zip(padded, tensors, strict=True):
             if tensor.shape[1:] != place.shape[1:]:
-                raise _apart(axis)
+                raise RuntimeError(f"rows of {_leaf_text(path)} differ along another axis than {axis}")
             if tensor.dtype != place.dtype:
-                raise TypeError(f"{leaf_text(path)} has rows with dtype {place.dtype} and {tensor.dtype}")
+                raise TypeError(f"{_leaf_text(path)} has rows with dtype {place.dtype} and {tensor.dtype}")
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
@@ -308,7 +300,7 @@ class _Pack(_Collate):
 
         tensors = [torch.as_tensor(row) for row in rows]
         if len({tensor.shape[1:] for tensor in tensors}) > 1:
-            raise _apart(axis)
+            raise RuntimeError(f"rows of {_leaf_text(path)} differ along another axis than {axis}")
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 
@@ -339,7 +331,3 @@ def _padding(value: complex, dtype: Any, elements: int) -> memoryview:
 
     octets: Any = torch.full((elements,), value, dtype=dtype).view(torch.uint8).numpy()
     return memoryview(octets)
-
-
-def _apart(axis: int) -> RuntimeError:
-    return RuntimeError(f"rows cannot be concatenated along axis {axis}")

@@ -286,7 +286,7 @@ class Samples:
 
     def batch(self, indices: Any) -> list[Any] | Batch:
         """The samples at these positions: gathered at once where they are there."""
-        return self.view().take(indices, self._make)
+        return self.view().take_or_make(indices, self._make)
 
     @property
     def token(self) -> str:

@@ -122,7 +122,7 @@ def test_no_room_for_a_recipe_is_said_with_the_remedy(box: Sandbox) -> None:
     status = box.python("-m", "prepcache", "status")
     explained = box.python("-m", "prepcache", "explain")
     opening, left = [line for line in done.stderr.splitlines() if why in line]
-    assert "miss builtins.abs: no room" in opening and "export PREPCACHED_MIN_FREE=1GiB" in opening
+    assert "miss builtins.abs: no room" in opening and "lower its --min-free" in opening
     assert left.startswith(f"prepcache: builtins.abs: 5 items are preprocessed on access: {why}")
     assert done.stdout == "5\n"
     assert "is not registered" not in done.stderr + lazy.stderr

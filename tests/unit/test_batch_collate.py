@@ -127,29 +127,24 @@ def test_a_function_registered_with_torch_is_obeyed(rows: Rows, monkeypatch: pyt
     assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 
-def test_unstackable_rows_raise_torchs_error_with_two_names(tmp_path: Path) -> None:
+def test_unstackable_rows_raise_torchs_error(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
-    with pytest.raises(
-        RuntimeError,
-        match=r"each tensor to be equal size.*sample 2 of the data set has.*sample 8 of the data set",
-    ):
-        default_collate(rows.take([2, 3, 8]))
-    with pytest.raises(RuntimeError, match=r"leaf 'words'.*pad_collate"):
+    with pytest.raises(RuntimeError, match="each tensor to be equal size"):
         default_collate(rows.take([2, 3, 8]))
 
 
 def test_what_torch_does_not_collate_raises_its_error(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [(i, None) for i in range(3)])
-    with pytest.raises(TypeError, match=r"NoneType.*leaf '1' is None: leave it out"):
+    with pytest.raises(TypeError, match="NoneType"):
         default_collate(rows.take([0, 1]))
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
-def test_a_padded_batch_of_none_names_the_leaf(tmp_path: Path, is_listed: bool) -> None:
+def test_a_padded_batch_of_none_raises_torchs_error(tmp_path: Path, is_listed: bool) -> None:
     rows = rows_of(tmp_path, [{"x": torch.ones(i + 1), "y": (None, 1)} for i in range(3)])
     batch = rows.take([0, 1])
-    with pytest.raises(TypeError, match=r"NoneType.*leaf 'y\.0' is None: leave it out"):
+    with pytest.raises(TypeError, match="NoneType"):
         pad_collate()(list(batch) if is_listed else batch)
 
 

@@ -66,25 +66,25 @@ def test_the_axis_of_a_named_leaf_is_padded(take: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("collate", "shapes", "words"),
+    ("collate", "shapes", "axis"),
     [
-        (pad_collate(leaves={"": 0}), [(2, 3), (3, 4)], r"\[3, 4\]; prepcache.pad_collate pads one"),
-        (pad_collate(leaves={"": 1}), [(2, 3), (3, 3)], r"\[3, 3\]; .*leaves={'': 0}\) pads"),
-        (pack_collate(leaves=[""]), [(2, 3), (2, 4)], r"\[2, 4\]; .*leaves={'': 1}\) pads"),
+        (pad_collate(leaves={"": 0}), [(2, 3), (3, 4)], 0),
+        (pad_collate(leaves={"": 1}), [(2, 3), (3, 3)], 1),
+        (pack_collate(leaves=[""]), [(2, 3), (2, 4)], 0),
     ],
     ids=["pad", "pad another axis", "pack"],
 )
 def test_rows_that_differ_along_another_axis_are_refused(
-    take: Any, collate: Any, shapes: list[tuple[int, int]], words: str
+    take: Any, collate: Any, shapes: list[tuple[int, int]], axis: int
 ) -> None:
-    with pytest.raises(RuntimeError, match=rf"^rows cannot be concatenated along axis .*{words}"):
+    with pytest.raises(RuntimeError, match=rf"^rows of leaf .* differ along another axis than {axis}"):
         collate(take([torch.ones(shape) for shape in shapes]))
 
 
 def test_rows_of_different_kinds_are_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"leaf 'x' has rows with dtype torch\.float32 and torch\.int64"):
         pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
-    with pytest.raises(RuntimeError, match=r"leaf 'x': entry 0 has shape \[2\], entry 1 \[2, 3\]"):
+    with pytest.raises(RuntimeError, match="rows of leaf 'x' differ along another axis than 0"):
         pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
 
 
@@ -185,10 +185,10 @@ def test_an_axis_that_a_leaf_lacks_is_refused(take: Any) -> None:
         pad_collate(leaves={"0": -1, "1": 0})(take(samples))
 
 
-def test_rows_that_differ_in_one_axis_name_the_padding_call(take: Any) -> None:
+def test_another_axis_than_the_first_is_padded_by_name(take: Any) -> None:
     samples = [{"ids": torch.arange(n), "mel": torch.full((3, n), n), "text": "a" * n} for n in LENGTHS]
     for collate in (pad_collate(), pack_collate(leaves=["ids"])):
-        with pytest.raises(RuntimeError, match=r"has shape \[3, 3\].*pad_collate\(leaves={'mel': 1}\) pads"):
+        with pytest.raises(RuntimeError, match="each tensor to be equal size"):
             collate(take(samples))
     made = pad_collate(leaves={"mel": 1, "ids": 0})(take(samples))
     assert (made["ids"].shape, made["mel"].shape) == ((4, 5), (4, 3, 5))

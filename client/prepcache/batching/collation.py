@@ -24,12 +24,11 @@ Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from prepcache.artifact import columns, sample_tree
 from prepcache.batching.buffers import Pool
@@ -117,11 +116,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
             return collation.collate(batch.numbers, batch.pool)
         except NotAStack:
             pass
-    samples = list(batch)
-    try:
-        return _collate.collate(samples, collate_fn_map=collate_fn_map)
-    except (RuntimeError, TypeError) as error:
-        raise_explained(error, sample_tree.rows_of_leaves(samples), batch.indices)
+    return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
 
 
 def collate_plain(batch: Any) -> Any:
@@ -129,43 +124,6 @@ def collate_plain(batch: Any) -> Any:
     if type(batch) is list:
         return _collate.default_collate(batch)  # type: ignore[no-untyped-call]
     return collate_batch(batch, collate_fn_map=FUNCTIONS)
-
-
-def leaf_text(path: Sequence[str]) -> str:
-    """A leaf by its dotted path in the sample, which is empty where the sample is one leaf."""
-    return f"leaf {'.'.join(path)!r}" if path else "leaf '' (the sample itself)"
-
-
-def raise_explained(
-    error: RuntimeError | TypeError,
-    leaves: Mapping[tuple[str, ...], Sequence[Any]],
-    indices: npt.NDArray[np.int64] | None,
-) -> NoReturn:
-    """Raises the error of a collation, with the first of the leaves (path -> rows) that may be the reason.
-
-    Args:
-        indices: the positions of the samples in the data set, where they are known.
-    """
-    for path, rows in leaves.items():
-        if isinstance(error, TypeError):
-            if rows[0] is None:
-                mend = "leave it out of the sample, return a number, or pass a collate_fn"
-                raise TypeError(f"{error} ({leaf_text(path)} is None: {mend})") from error
-            continue
-        shapes = [tuple(row.shape) for row in rows if hasattr(row, "shape")]
-        if len(shapes) < len(rows) or len(set(shapes)) == 1:
-            continue
-        other = next(number for number, shape in enumerate(shapes) if shape != shapes[0])
-        names = [f"entry {number}" for number in (0, other)]
-        if indices is not None:
-            names = [f"sample {int(indices[number])} of the data set" for number in (0, other)]
-        told = f"{names[0]} has shape {list(shapes[0])}, {names[1]} {list(shapes[other])}"
-        axes = [n for n, sizes in enumerate(zip(*shapes, strict=False)) if len(set(sizes)) > 1]
-        mend = "prepcache.pad_collate pads one axis"
-        if len(axes) == 1 and len(set(map(len, shapes))) == 1:
-            mend = f"prepcache.pad_collate(leaves={ {'.'.join(path): axes[0]} }) pads them"
-        raise RuntimeError(f"{error} ({leaf_text(path)}: {told}; {mend})") from error
-    raise error
 
 
 # --- a table's columns, collated ---
@@ -203,7 +161,9 @@ def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
     to_tensor = _to_tensor(column)
     if to_tensor is None:
         return _refuse
-    return _equal_rows(column, to_tensor) if isinstance(column, Ragged) else _stack(column, to_tensor)
+    if isinstance(column, Ragged):
+        return _equal_rows(column, to_tensor)
+    return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
 
 
 def _refuse(numbers: Numbers, pool: Pool) -> Any:
@@ -217,21 +177,6 @@ def _equal_rows(column: Ragged, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
         if (shapes != shapes[0]).any():
             raise NotAStack
         return to_tensor(rows.values.reshape(numbers.size, *shapes[0]))
-
-    return collate
-
-
-def _stack(column: Dense, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
-    dtype = to_tensor(np.empty(0, column.dtype)).dtype
-
-    def collate(numbers: Numbers, pool: Pool) -> Any:
-        if get_worker_info() is None:
-            return to_tensor(column.gather(numbers, pool))
-        shape = (numbers.size, *column.shape)
-        storage = torch.UntypedStorage._new_shared(numbers.size * column.row_bytes)  # type: ignore[no-untyped-call]
-        shared = torch.empty(0, dtype=torch.uint8).set_(storage)
-        column.take(numbers, shared.numpy().view(column.dtype).reshape(shape))
-        return shared.view(dtype).view(shape)
 
     return collate
 

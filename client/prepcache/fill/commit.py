@@ -139,10 +139,6 @@ def waiting_of(recipe: str) -> list[Batch]:
     return [batch for batch in _WAITING if all(file.artifact.recipe == recipe for file in batch.files)]
 
 
-class _NotYet(Exception):
-    """Items of a batch that is offered again are leased: it may be by its own commit that was cut off."""
-
-
 class Committer:
     """Commits what one data set makes in this process.
 
@@ -293,9 +289,6 @@ class Committer:
             # A thread has waited, on its own time, or the end of a process for all its data sets.
             artifacts.session.give_up_for_now(error.message)
             return False
-        except _NotYet:
-            self._postpone(batch, "")
-            return False
         except (PrepcacheError, OSError) as error:
             if isinstance(error, StoreError) and not batch.has_failed:
                 batch.has_failed = True
@@ -336,9 +329,6 @@ class Committer:
         try:
             for _ in range(2 + len(before)):  # see invariant 5; they may lapse one by one
                 if lost := self._lease_bare(batch):
-                    # The last offer of a process takes what it gets.
-                    if batch.share is None and until is None and lost - self._made_by_others(batch):
-                        raise _NotYet
                     batch.leave(lost, self._task.producer)
                 if not batch.indices:
                     return None

@@ -22,7 +22,6 @@ from typing import Any, cast
 
 from prepcache import forks
 from prepcache.daemon.client import Client
-from prepcache.daemon.launcher import Launcher
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.index.recipe_index import Observed, OpenRef, RecipeIndex, Verdicts, open_or_miss
@@ -37,9 +36,6 @@ log = logging.getLogger("prepcache")
 
 TOUCH_S = 60.0
 """How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
-
-LESS_FREE_BYTES = 1 << 30
-"""What may stay free, where the default is more than there is."""
 
 _SETS: forks.Living[ArtifactSet] = forks.Living()
 """Those of this process."""
@@ -177,7 +173,7 @@ class ArtifactSet:
                 self._refused, self.is_known = error, False
                 self.reason = error.message
                 if isinstance(error, Declined):
-                    self.reason = f"{error.message}: {self._way_out()}"
+                    self.reason = f"{error.message}: free some, or lower its --min-free"
                 return None
             self._refused, self.is_known = None, True
             try:
@@ -185,15 +181,6 @@ class ArtifactSet:
             except DaemonUnreachable as error:
                 self.reason = error.message
                 return None
-
-    def _way_out(self) -> str:
-        """What makes room where the disk is too full for a single recipe."""
-        if not isinstance(self.client.endpoint, Launcher):
-            return "its administrator can free space there, or set a lower --min-free"
-        return (
-            "free some, or run `prepcached stop` and, for the daemon that the next job starts, "
-            f"`export PREPCACHED_MIN_FREE={LESS_FREE_BYTES >> 30}GiB`, or PREPCACHED_ROOT=DIR on another disk"
-        )
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
         """As the session's, with what it is told to look at taken in. Registers the recipe, where that failed

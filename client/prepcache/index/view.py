@@ -24,7 +24,7 @@ BLOCK_ROWS = 64
 """With 64 rows a sample takes half the time that it takes by itself; with 256 little less."""
 
 
-class View:
+class View(Rows):
     """The samples of a data set that are there.
 
     Attributes:
@@ -38,20 +38,14 @@ class View:
             slots, rows = rows_of(catalogue.distinct.inverse, places)
             used = np.flatnonzero(np.bincount(slots + 1)[1:])  # np.unique would sort
             held = [catalogue.slots.get(slot) for slot in used.tolist()]
-            self._artifacts = [slot.artifact for slot in held if slot is not None]
-            if len(self._artifacts) == len(held):  # else one was let go this moment: look again
+            artifacts = [slot.artifact for slot in held if slot is not None]
+            if len(artifacts) == len(held):  # else one was let go this moment: look again
                 break
         self.is_whole = bool((places.artifact != MISSING).all())
         number = np.full(used[-1] + 2 if len(used) else 1, MISSING, np.int32)  # the last for `MISSING`
         number[used] = np.arange(len(used), dtype=np.int32)
-        self._rows = Rows(self._artifacts, number[slots], rows)
+        super().__init__(artifacts, number[slots], rows)
         self._inverse = catalogue.distinct.inverse
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def sample(self, position: int) -> Any:
-        return self._rows.sample(position)
 
     @kept
     def block_rows(self) -> int:
@@ -61,9 +55,11 @@ class View:
         nbytes: int = sum(artifact.size_bytes for artifact in self._artifacts)
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // nbytes))
 
-    def take(self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any] | Batch:
-        """The samples at positions, as `Rows.take`; `make` gives the distinct items that are missing."""
-        return self._rows.take(indices, lambda positions: self._made(positions, make))
+    def take_or_make(
+        self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]
+    ) -> list[Any] | Batch:
+        """As `take`; `make` gives the distinct items that are missing."""
+        return self.take(indices, lambda positions: self._made(positions, make))
 
     def _made(self, positions: Array, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
         items = self._inverse[positions].tolist()
@@ -77,10 +73,10 @@ class View:
 
 
 def given(view_now: Callable[[], View], make: Callable[[Sequence[int]], dict[int, Any]]) -> Iterator[Any]:
-    """All samples, in order; `make` is as `View.take` has it."""
+    """All samples, in order; `make` is as `View.take_or_make` has it."""
     at, count = 0, len(view_now())
     while at < count:
         view = view_now()
         stop = min(at + view.block_rows, count)
-        yield from view.take(list(range(at, stop)), make)
+        yield from view.take_or_make(list(range(at, stop)), make)
         at = stop
