@@ -166,7 +166,7 @@ class CachedDataset(Dataset[T_co]):
         digests, stamps = hasher.digest_many(self.items)
         distinct = Distinct(digests)
         by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
-        catalogue = Catalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
+        catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
         samples = Samples(by, self.items, distinct, stamps, catalogue)
         samples.originals.read_again(hasher)
         by.artifacts.look_from(0)

@@ -193,7 +193,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         distinct = Distinct(digests)
         if not (by.artifacts.is_known or by.artifacts.session.is_gone):
             by.artifacts.look_from(0)
-        catalogue = Catalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
+        catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
         samples = Samples(by, items, distinct, stamps, catalogue, numbers)
         if len(catalogue.missing):
             samples.making.take_waiting()

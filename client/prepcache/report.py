@@ -225,7 +225,7 @@ def opening_line(
 
 def stream_line(name: str, recipe: str, artifacts: ArtifactSet) -> tuple[str, list[str]]:
     """The line at the opening of a stream, and why nothing is there."""
-    if there := artifacts.index.items:
+    if there := artifacts.items:
         return f"stream {name}: {count_text(there, 'item is', 'items are')} cached; recipe {recipe[:12]}", []
     reasons = _why_nothing(artifacts) or [ask(artifacts)]
     said = WITHOUT if reasons == [artifacts.client.budget.warned] else "; ".join(reasons)

@@ -87,7 +87,7 @@ def test_a_forked_child_waits_for_no_lock_of_its_parent(jobs: Jobs) -> None:
         "Session._opening",
         "ArtifactSet.filling",
         "ForkLock._lock",
-        "RecipeIndex.lock",
+        "ArtifactSet.lock",
         "Heartbeat._lock",
     }
     assert known <= set(told["names"]), told["names"]

@@ -21,9 +21,21 @@ from prepcache.fill.workers import InProcess, Workers
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Catalogue, Distinct, rows_of
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
+from prepcache.protocol.wire import ArtifactRef
 from support.fake_session import FakeDaemon, FakeSession
 
 RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")
+
+
+class Index(RecipeIndex):
+    """Artifacts that `open_ref` maps, without a daemon."""
+
+    def __init__(self, open_ref: Callable[[ArtifactRef], Any], *, keeps_all: bool = False) -> None:
+        super().__init__(keeps_all=keeps_all)
+        self.open_ref = open_ref
+
+    def _open(self, ref: ArtifactRef, verdicts: Any) -> Any:
+        return self.open_ref(ref)
 
 
 class Quiet:
@@ -50,7 +62,7 @@ class Artifacts:
 
     def __init__(self, session: FakeSession, catalogue: Catalogue) -> None:
         self.session = self.sharing = session
-        self.catalogue, self.index = catalogue, catalogue.index
+        self.catalogue, self.take_in = catalogue, catalogue.index.take_in
         self.generation = 0
         self.drop = session.dropped.extend
 
@@ -70,7 +82,7 @@ class Artifacts:
         self.absorb(self.session.resolve(RECIPE))
 
     def absorb(self, resolved: Any) -> None:
-        _, useless = self.catalogue.index.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        _, useless = self.take_in(resolved.artifacts, is_complete=resolved.is_complete)
         self.generation = resolved.generation
         self.drop(useless)
 
@@ -110,7 +122,7 @@ class Bench:
         )
         self.catalogue = Catalogue(
             Distinct(digests.reshape(-1, 32)),
-            RecipeIndex(lambda ref, *_: open_or_miss(ref, self.session.path_of, RECIPE.digest)),
+            Index(lambda ref: open_or_miss(ref, self.session.path_of, RECIPE.digest)),
             is_expanded=is_expanded,
         )
         self.artifacts = Artifacts(self.session, self.catalogue)

@@ -32,6 +32,7 @@ from prepcache.index.item_index import (
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
 from prepcache.protocol import wire
 from prepcache.settings import Mode
+from support.fills import Index
 
 RECIPE = RecipeDigest("ab" * 32)
 
@@ -60,7 +61,7 @@ class Files:
             written.key, name, written.size_bytes, written.items, written.rows, written.cost_s, (), edition
         )
 
-    def open(self, ref: wire.ArtifactRef, *_: Any) -> Any:
+    def open(self, ref: wire.ArtifactRef) -> Any:
         return open_or_miss(ref, lambda ref: self.folder / ref.digest, RECIPE)
 
 
@@ -74,7 +75,7 @@ def digests(*names: int) -> Any:
 
 
 def catalogue(files: Files, count: int, *, is_expanded: bool = False) -> Catalogue:
-    return Catalogue(Distinct(digests(*range(count))), RecipeIndex(files.open), is_expanded=is_expanded)
+    return Catalogue(Distinct(digests(*range(count))), Index(files.open), is_expanded=is_expanded)
 
 
 def sample(found: Catalogue, index: int) -> Any:
@@ -86,7 +87,7 @@ def test_items_are_found_and_useless_artifacts_named(files: Files) -> None:
     one, two = files.put(i1=[1], i9=[9]), files.put(i0=[0])
     useless = files.put(i7=[7])
     found = catalogue(files, 3)
-    new, without_use = found.index.absorb([one, two, useless])
+    new, without_use = found.index.take_in([one, two, useless])
     assert new == 2
     assert without_use == [useless]
     assert found.missing.tolist() == [2]
@@ -96,9 +97,9 @@ def test_items_are_found_and_useless_artifacts_named(files: Files) -> None:
 def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(files: Files) -> None:
     one, two, merged = files.put(i0=[0]), files.put(i1=[1]), files.put(i0=[0], i1=[1], i5=[5])
     found = catalogue(files, 2)
-    found.index.absorb([one, two])
+    found.index.take_in([one, two])
     before = found.places
-    new, without_use = found.index.absorb([merged], is_complete=True)
+    new, without_use = found.index.take_in([merged], is_complete=True)
     assert new == 0
     assert {ref.digest for ref in without_use} == {one.digest, two.digest}
     assert found.refs == [merged]
@@ -119,7 +120,7 @@ def test_a_jobs_own_samples_are_found_once_committed(files: Files, is_own: bool)
     found = catalogue(files, 3)
     found.add_local([local(0, 1), local(2)])
     both = files.put(i0=[0], i1=[1], i5=[5])
-    new, without_use = found.index.absorb([both], is_own=is_own)
+    new, without_use = found.index.take_in([both], is_own=is_own)
     assert (new, without_use, found.refs) == (0, [], [both])
     assert found.is_shared(np.arange(3)).tolist() == [True, True, False]
     assert [sample(found, index) for index in range(3)] == [0, 1, 2]
@@ -133,21 +134,21 @@ def test_an_item_in_pieces_is_there_only_when_all_of_them_are(files: Files) -> N
     middle = files.put_digests({piece_digest(item(0), 1): [3], more_digest(item(0), 1): []})
     tail = files.put_digests({piece_digest(item(0), 2): [4]})
     found = catalogue(files, 1, is_expanded=True)
-    found.index.absorb([head, middle])
+    found.index.take_in([head, middle])
     assert found.missing.tolist() == [0]
     again = catalogue(files, 1, is_expanded=True)
-    new, without_use = again.index.absorb([tail, head, middle])
+    new, without_use = again.index.take_in([tail, head, middle])
     assert new == 1
     assert without_use == []
     assert again.places.count is not None and again.places.count[0] == 4
-    again.index.let_go([middle.digest])
+    again.index.lose([middle.digest])
     assert again.missing.tolist() == [0]
 
 
 def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     one, two = files.put(i0=[0]), files.put(i1=[1])
     found = catalogue(files, 3)
-    found.index.absorb([one, two])
+    found.index.take_in([one, two])
     writer = artifact.Writer(RECIPE)
     writer.add(item(2), [2], 0.0)
     found.add_local([LocalFile(writer, {})])
@@ -156,8 +157,7 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     there = pickle.loads(frozen)
     assert there.places.artifact[1] == MISSING
     assert (sample(there, 0), sample(there, 2)) == (0, 2)
-    there.index.opens_with(files.open)
-    there.index.absorb([files.put(i1=[1])])
+    there.index.take_in([files.put(i1=[1])])
     assert sample(there, 1) == 1
 
 
@@ -170,9 +170,8 @@ def test_samples_made_while_a_data_set_is_sent_stay_themselves(files: Files) -> 
             return list, ()
 
     index, _, there = pickle.loads(pickle.dumps((found.index, Meanwhile(), found)))
-    index.opens_with(files.open)
-    index.absorb([files.put(i1=["another"])])
-    index.absorb([files.put(i0=[0])])
+    index.take_in([files.put(i1=["another"])])
+    index.take_in([files.put(i0=[0])])
     assert (sample(there, 0), sample(there, 1)) == (0, "another")
 
 
@@ -203,11 +202,11 @@ def test_the_newest_edition_wins_in_any_order(files: Files) -> None:
     merged = files.put(i0=["old"], i1=["old"], i2=["old"])
     for refs in ([old, new], [new, old]):
         found = catalogue(files, 2)
-        found.index.absorb(refs)
+        found.index.take_in(refs)
         assert (sample(found, 0), sample(found, 1)) == ("new", "old")
-        found.index.absorb([merged, new], is_complete=True)
+        found.index.take_in([merged, new], is_complete=True)
         assert (sample(found, 0), sample(found, 1)) == ("new", "old"), "a merge of the old brings it back"
-        found.index.absorb([files.put(1, i0=["new"], i3=["new"]), files.put(i0=["old"])], is_complete=True)
+        found.index.take_in([files.put(1, i0=["new"], i3=["new"]), files.put(i0=["old"])], is_complete=True)
         assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
@@ -216,7 +215,7 @@ def test_an_unmappable_artifact_hides_lower_editions(files: Files) -> None:
     old, new, beside = files.put(i0=["old"], i1=["old"]), files.put(1, i0=["new"]), files.put(1, i2=["new"])
     (files.folder / new.digest).unlink()
     found = catalogue(files, 3)
-    _, without_use = found.index.absorb([old, new, beside])
+    _, without_use = found.index.take_in([old, new, beside])
     assert found.missing.tolist() == [0, 1]
     assert sample(found, 2) == "new"
     assert without_use == [new, old]
@@ -229,23 +228,23 @@ def test_the_pieces_of_an_item_are_of_one_edition(files: Files) -> None:
     new_head = files.put_digests({item(0): [4], more_digest(item(0), 0): []}, 1)
     new_tail = files.put_digests({piece_digest(item(0), 1): [5]}, 1)
     found = catalogue(files, 2, is_expanded=True)
-    found.index.absorb([old_tail, old_head, new_head, new_tail])
+    found.index.take_in([old_tail, old_head, new_head, new_tail])
     ((first, _, _), (second, _, rows)) = found.places.chains[0]
     slots = found.slots[first], found.slots[second]
     assert [slot.edition for slot in slots] == [1, 1]
     assert rows == 1
     half = catalogue(files, 2, is_expanded=True)
-    half.index.absorb([old_tail, old_head, new_head])
+    half.index.take_in([old_tail, old_head, new_head])
     assert half.missing.tolist() == [0], "half of a new item is no reason to take the old one"
 
 
 def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:
     found = catalogue(files, 2)
-    found.index.refresh()
+    found.index.edition, found.index._is_refreshing = 1, True
     old, older = files.put(4, i0=["old"]), files.put(i1=["older"])
-    found.index.absorb([older, old])
+    found.index.take_in([older, old])
     assert (found.missing.tolist(), found.edition) == ([0, 1], 5)
-    found.index.absorb([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
+    found.index.take_in([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
     assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
     assert pickle.loads(pickle.dumps(found.index)).edition == 5, "nor in another process"
 
@@ -286,7 +285,7 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
     key = Key("34" * 32) if told == "another entry's" else written.key
     ref = wire.ArtifactRef(key, Digest("12" * 32), written.size_bytes, 1, 1, 1.0)
     found = catalogue(files, 1)
-    assert found.index.absorb([ref])[1] == [ref]
+    assert found.index.take_in([ref])[1] == [ref]
     assert found.missing.tolist() == [0]
     assert "counts as a miss" in caplog.text
 
@@ -294,14 +293,15 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
 def test_what_cannot_be_fetched_just_now_is_not_gone(files: Files) -> None:
     one, two = files.put(edition=1, i0=[0]), files.put(i1=[1])
     found = catalogue(files, 2)
-    found.index.opens_with(
-        lambda ref, *_: files.open(ref) if ref == one else open_or_miss(ref, unreachable, RECIPE)
+    index = found.index = Index(
+        lambda ref: files.open(ref) if ref == one else open_or_miss(ref, unreachable, RECIPE)
     )
+    index.catalogues.add(found)
     with pytest.raises(DaemonUnreachable):
-        found.index.absorb([one, two])
+        found.index.take_in([one, two])
     assert found.missing.tolist() == [0, 1] and found.refs == []
-    found.index.opens_with(lambda ref, *_: files.open(ref))
-    assert found.index.absorb([one, two])[0] == 2
+    index.open_ref = files.open
+    assert found.index.take_in([one, two])[0] == 2
 
 
 def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,20 +312,20 @@ def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: 
     parts = [files.put(i0=[0]), files.put(i1=[1])]
     recipe = SimpleNamespace(digest=RECIPE, name="test")
     artifacts = ArtifactSet(cast(Any, recipe), Client(), root=None, trust="stat")
-    found = Catalogue(Distinct(digests(0, 1)), artifacts.index)
+    found = Catalogue(Distinct(digests(0, 1)), artifacts)
     daemon = Daemon(files, wire.Resolved(2, True, tuple(parts)))
     artifacts.mode, artifacts.session = Mode.ON, daemon
-    found.index.opens_with(lambda ref, *_: files.open(ref))
+    monkeypatch.setattr(artifacts, "_open", lambda ref, _: files.open(ref))
     artifacts.look_from(0)
     daemon.found = None
     artifacts.let_go({part.digest for part in parts})
     assert len(found.missing) == 0 and not daemon.dropped
     merged = files.put(i0=[0], i1=[1])
     daemon.found = wire.Resolved(3, True, (merged,))
-    found.index.opens_with(unreachable)  # nor does it while that is fetched, where no folder is shared
+    monkeypatch.setattr(artifacts, "_open", unreachable)  # nor while that is fetched
     artifacts.let_go({"ff" * 32})
     assert len(found.missing) == 0 and not daemon.dropped and artifacts.generation == 2
-    found.index.opens_with(lambda ref, *_: files.open(ref))
+    monkeypatch.setattr(artifacts, "_open", lambda ref, _: files.open(ref))
     artifacts.let_go({"ff" * 32})
     assert len(found.missing) == 0
     assert found.refs == [merged] and daemon.dropped == [part.digest for part in parts]
@@ -348,24 +348,24 @@ def of_chunk(index: RecipeIndex, *names: int) -> list[Any]:
 
 
 def test_a_chunk_finds_items_in_all_artifacts_in_any_order(files: Files) -> None:
-    index = RecipeIndex(files.open, keeps_all=True)
+    index = Index(files.open, keeps_all=True)
     for n in range(30):
-        index.absorb([files.put(**{f"i{name}": [(name, n)] for name in range(10 * n, 10 * n + 10)})])
+        index.take_in([files.put(**{f"i{name}": [(name, n)] for name in range(10 * n, 10 * n + 10)})])
         assert of_chunk(index, 10 * n) == [(10 * n, n)]
     assert index.items == 300
     assert of_chunk(index, 155, 12, 7, 299, 12, 300) == [(155, 15), (12, 1), (7, 0), (299, 29), (12, 1), None]
 
 
 def test_what_is_let_go_is_missing_in_the_next_chunk(files: Files) -> None:
-    index = RecipeIndex(files.open, keeps_all=True)
+    index = Index(files.open, keeps_all=True)
     one, two = files.put(**{f"i{n}": ["a"] for n in range(100)}), files.put(i50=["b"], i51=["b"])
-    index.absorb([one, two])
+    index.take_in([one, two])
     reading = Catalogue(Distinct(digests(10)), index)
-    assert index.let_go([one.digest, "unknown"])[1] == [one] and not index.knows(one.digest)
+    assert index.lose([one.digest, "unknown"])[1] == [one] and not index.knows(one.digest)
     assert of_chunk(index, 10, 51) == [None, "b"]
     assert sample(reading, 0) == "a", "a chunk keeps what it has found"
     merged = files.put(i10=["c"])
-    assert index.absorb([merged], is_complete=True)[1] == [two], "a whole answer takes away what it lacks"
+    assert index.take_in([merged], is_complete=True)[1] == [two], "a whole answer takes away what it lacks"
     assert of_chunk(index, 10, 51) == ["c", None] and index.refs == [merged]
 
 

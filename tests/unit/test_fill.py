@@ -133,7 +133,7 @@ def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDae
     def meanwhile(item: int) -> Any:
         if item == 0:
             other.fill()
-            bench.catalogue.index.absorb(daemon.resolved(RECIPE.digest, 0).artifacts)
+            bench.catalogue.index.take_in(daemon.resolved(RECIPE.digest, 0).artifacts)
         return np.int64(item * item)
 
     bench.job = Job(lambda item: (bench.called.append(item), meanwhile(item))[1], {})

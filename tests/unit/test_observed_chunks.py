@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,6 @@ def test_few_inputs_are_one_list_and_many_grow_at_the_end() -> None:
 def test_an_artifact_without_its_observed_inputs_is_a_miss() -> None:
     """A session without methods: the artifact is not even looked for."""
     ref = wire.ArtifactRef("ab" * 32, "cd" * 32, 1, 1, 1, 1.0, ("ef" * 32,))
-    nobody: Any = object()
     for observed in ({}, {"ab" * 32: ()}):
-        assert ArtifactSet._open(nobody, ref, observed, {}) is None
+        nobody: Any = SimpleNamespace(observed=observed)
+        assert ArtifactSet._open(nobody, ref, {}) is None

@@ -64,7 +64,7 @@ def merge(daemon: FakeDaemon, bench: Bench, folder: Path, monkeypatch: pytest.Mo
     filled(whole, monkeypatch, items_each=len(ITEMS))
     (ref,) = refs(whole)
     Path(folder / ref.digest).rename(daemon.folder / ref.digest)
-    bench.catalogue.index.absorb([ref], is_complete=True)
+    bench.catalogue.index.take_in([ref], is_complete=True)
 
 
 def test_merged_items_are_verified_where_they_are_now(
@@ -86,7 +86,7 @@ def test_purged_items_are_verified_as_they_were_or_skipped(
 
     def meanwhile(item: int) -> None:
         if item == 4:
-            bench.catalogue.index.let_go(ref.digest for ref in refs(daemon))
+            bench.catalogue.index.lose(ref.digest for ref in refs(daemon))
 
     assert verified(bench, meanwhile) == (5, [])
 
@@ -120,7 +120,7 @@ def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch
 
     def meanwhile(item: int) -> None:
         if item == 7:
-            bench.catalogue.index.let_go([gone])
+            bench.catalogue.index.lose([gone])
 
     assert verified(bench, meanwhile) == (len(ITEMS), [])
 

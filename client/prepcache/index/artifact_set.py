@@ -18,13 +18,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from prepcache import forks
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
-from prepcache.index.recipe_index import Observed, OpenRef, RecipeIndex, Verdicts, open_or_miss
+from prepcache.index.recipe_index import Observed, RecipeIndex, Slot, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
@@ -43,7 +43,7 @@ _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 """Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
 
-class ArtifactSet:
+class ArtifactSet(RecipeIndex):
     """What the cache has of a recipe.
 
     Args:
@@ -61,9 +61,12 @@ class ArtifactSet:
         reason: why samples are not stored; why, why_cue: why items are missing, which the next lease says.
     """
 
+    _stays = (*RecipeIndex._stays, "session", "sharing", "filling", "_claiming")
+
     def __init__(
         self, recipe: Recipe, client: Client, *, root: Any, trust: Any, keeps_all: bool = False
     ) -> None:
+        super().__init__(keeps_all=keeps_all)
         self.recipe = recipe
         self.client = client
         self.generation = 0
@@ -78,9 +81,8 @@ class ArtifactSet:
         self.owner = os.getpid()
         self._leaving: set[str] = set()
         self._connect()
-        self.index = RecipeIndex(self._opens(), keeps_all=keeps_all)
-        if self.mode is Mode.REFRESH:
-            self.index.refresh()
+        if self.mode is Mode.REFRESH:  # it looks at no edition that the first answer names
+            self.edition, self._is_refreshing = 1, True
         self._watch_over()
 
     def _connect(self) -> None:
@@ -99,31 +101,21 @@ class ArtifactSet:
         _SETS.add(self)
         forks.note(self)
         self.session.heartbeat.on_removed.add(self.let_go)
-        weakref.finalize(self, _orphan, self.index).atexit = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        stays = ("session", "sharing", "filling", "_claiming")
-        return {name: value for name, value in self.__dict__.items() if name not in stays}
+        weakref.finalize(self, _orphan, self.slots).atexit = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         self._connect()
-        self.index.opens_with(self._opens())
         self._watch_over()
 
     @property
     def is_owner(self) -> bool:
         return self.owner == os.getpid()
 
-    def _opens(self) -> OpenRef:
-        """`_open` for the index, without a cycle: holds are given up when the last reference to this goes."""
-        method = weakref.WeakMethod(self._open)
-        return lambda *given: cast(OpenRef, method())(*given)
-
-    def _open(self, ref: wire.ArtifactRef, observed: Observed, verdicts: Verdicts) -> Any | None:
+    def _open(self, ref: wire.ArtifactRef, verdicts: Verdicts) -> Any | None:
         """Maps an artifact whose observed inputs are as they were."""
         for chunk in ref.observed:
-            if (rows := observed.get(chunk)) is None:
+            if (rows := self.observed.get(chunk)) is None:
                 return None
             if chunk not in verdicts:
                 verdicts[chunk] = self._changed(rows)
@@ -207,9 +199,7 @@ class ArtifactSet:
 
     def absorb(self, resolved: wire.Resolved) -> bool:
         """Takes in an answer; whether anything missing was in it."""
-        found, useless = self.index.absorb(
-            resolved.artifacts, resolved.observed, is_complete=resolved.is_complete
-        )
+        found, useless = self.take_in(resolved.artifacts, resolved.observed, is_complete=resolved.is_complete)
         self.generation = resolved.generation
         self.has_any |= bool(resolved.artifacts)
         self.drop(useless)
@@ -218,7 +208,7 @@ class ArtifactSet:
     def absorb_own(self, committed: wire.Committed, observed: Observed) -> None:
         """Takes in what this job has just committed. It may download: then a later look finds it."""
         with contextlib.suppress(DaemonUnreachable):
-            _, useless = self.index.absorb(committed.artifacts, observed, is_own=True)
+            _, useless = self.take_in(committed.artifacts, observed, is_own=True)
             if committed.generation == self.generation + 1:
                 self.generation = committed.generation
             self.drop(useless)
@@ -229,7 +219,7 @@ class ArtifactSet:
         while _ORPHANED:
             gone += _ORPHANED.popleft()
         others = list(_SETS)
-        free = [ref for ref in gone if not any(s.index.knows(ref.digest) for s in others)]
+        free = [ref for ref in gone if not any(one.knows(ref.digest) for one in others)]
         if free and self.is_owner:
             self.session.heartbeat.drop(ref.digest for ref in free)
 
@@ -239,10 +229,10 @@ class ArtifactSet:
         What was merged is found in the artifact that holds it now; the rest is missing from now on. As long
         as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
         """
-        self._leaving.update(digest for digest in digests if self.index.knows(digest))
+        self._leaving.update(digest for digest in digests if self.knows(digest))
         if (leaving := set(self._leaving)) and self.look_from(self.generation) is not None:
             self._leaving -= leaving
-            lost, gone = self.index.let_go(leaving)
+            lost, gone = self.lose(leaving)
             self.drop(gone)
             self.has_lost |= lost > 0
             self._lost += lost
@@ -259,7 +249,7 @@ class ArtifactSet:
         now = time.monotonic()
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
-            self.session.heartbeat.note_used(ref.digest for ref in self.index.refs)
+            self.session.heartbeat.note_used(ref.digest for ref in self.refs)
 
     def note_filled(self, reason: str, *, is_declined: bool) -> None:
         """A fill has ended; `reason` says why something of it was not committed."""
@@ -281,11 +271,11 @@ class ArtifactSet:
 
     def after_fork(self) -> None:
         _ORPHANED.clear()
-        self.index.after_fork()
+        super().after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
 
 
-def _orphan(index: Any) -> None:
-    if refs := index.refs:
+def _orphan(slots: dict[int, Slot]) -> None:
+    if refs := [slot.ref for slot in slots.values() if slot.ref is not None]:
         _ORPHANED.append(refs)

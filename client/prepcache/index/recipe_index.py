@@ -42,9 +42,6 @@ Observed = Mapping[str, Sequence[Row]]
 """Chunks of observed inputs by name."""
 Verdicts = dict[str, str | None]
 """Of each chunk that was looked at, the first input that is not what it was."""
-OpenRef = Callable[[ArtifactRef, Observed, Verdicts], Any | None]
-"""Maps an artifact; None if it is gone or not whole, which makes it a miss."""
-NO_INPUTS: Observed = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class Slot:
 
 
 class RecipeIndex:
-    """What is mapped of a recipe.
+    """What is mapped of a recipe; `ArtifactSet` is one.
 
     Args:
         keeps_all: artifacts stay mapped though no catalogue has an item in them: the next chunk of a stream
@@ -80,7 +77,12 @@ class RecipeIndex:
         catalogues: of the data set that owns it, or of a stream's chunks.
     """
 
-    def __init__(self, open_ref: OpenRef, *, keeps_all: bool = False) -> None:
+    _stays: tuple[str, ...] = (
+        "lock", "slots", "catalogues", "_numbers", "_own_verdicts", "_sorted", "_is_sorted"
+    )  # fmt: skip
+    """What another process is not sent."""
+
+    def __init__(self, *, keeps_all: bool = False) -> None:
         self.keeps_all = keeps_all
         self.edition = 0
         self.observed: dict[str, Sequence[Row]] = {}
@@ -88,11 +90,10 @@ class RecipeIndex:
         self._is_refreshing = False
         self._number_of: dict[str, int] = {}
         """By digest. Written last: a child that was forked meanwhile maps once more what it lacks."""
-        self._set_up(open_ref, 0)
+        self._set_up(0)
 
-    def _set_up(self, open_ref: OpenRef, first: int) -> None:
+    def _set_up(self, first: int) -> None:
         self.lock = threading.RLock()
-        self._open_ref = open_ref
         self._numbers = itertools.count(first)
         self._own_verdicts: Verdicts = {}
         self.catalogues: Living[Catalogue] = Living()
@@ -103,29 +104,25 @@ class RecipeIndex:
     def __getstate__(self) -> dict[str, Any]:
         """Maps do not travel: paths do."""
         kept = {number: slot.address() for number, slot in list(self.slots.items())}
-        names = ("keeps_all", "edition", "observed", "_is_refreshing", "_number_of")
-        return {name: self.__dict__[name] for name in names} | {"kept": kept, "first": next(self._numbers)}
+        sent = {name: value for name, value in self.__dict__.items() if name not in self._stays}
+        return sent | {"kept": kept, "first": next(self._numbers)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         kept, first = state.pop("kept"), state.pop("first")
         self.__dict__.update(state)
-        self._set_up(lambda *_: None, first)
+        self._set_up(first)
         self.slots = reopened(kept)
         self._number_of = {digest: n for digest, n in self._number_of.items() if n in self.slots}
 
-    def opens_with(self, open_ref: OpenRef) -> None:
-        """Says how artifacts are mapped, in a process that got this index from another."""
-        self._open_ref = open_ref
+    def _open(self, ref: ArtifactRef, verdicts: Verdicts) -> Any | None:
+        """Maps an artifact; None if it is gone or not whole, which makes it a miss."""
+        raise NotImplementedError
 
     def after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self.lock = threading.RLock()
         for catalogue in self.catalogues:
             catalogue.note_inherited()
-
-    def refresh(self) -> None:
-        """Looks at no edition that the first answer to come names."""
-        self.edition, self._is_refreshing = 1, True
 
     def knows(self, digest: str) -> bool:
         return digest in self._number_of
@@ -144,10 +141,10 @@ class RecipeIndex:
 
     # -- artifacts that come and go
 
-    def absorb(
+    def take_in(
         self,
         refs: Sequence[ArtifactRef],
-        observed: Observed = NO_INPUTS,
+        observed: Observed | None = None,
         *,
         is_complete: bool = False,
         is_own: bool = False,
@@ -165,7 +162,8 @@ class RecipeIndex:
             DaemonUnreachable: one could not be fetched, so whether it is there cannot be told: none is taken.
         """
         with self.lock:
-            opened, gone = self._open_new(refs, observed, is_own=is_own)
+            self.observed.update(observed or {})
+            opened, gone = self._open_new(refs, is_own=is_own)
             names = {ref.digest for ref in refs}
             stale = {n for digest, n in self._number_of.items() if is_complete and digest not in names}
             new = {self.next_number(): slot for slot in opened}
@@ -175,11 +173,8 @@ class RecipeIndex:
             unused = set(self.slots).difference(*(catalogue.slots for catalogue in self.catalogues))
             return found, gone + self._drop(stale if self.keeps_all else unused)
 
-    def _open_new(
-        self, refs: Sequence[ArtifactRef], observed: Observed, *, is_own: bool
-    ) -> tuple[list[Slot], list[ArtifactRef]]:
+    def _open_new(self, refs: Sequence[ArtifactRef], *, is_own: bool) -> tuple[list[Slot], list[ArtifactRef]]:
         """Those that are new, mapped, the highest edition first; and those that cannot be."""
-        self.observed.update(observed)
         edition = max((1, *(ref.edition + 1 for ref in refs))) if self._is_refreshing else self.edition
         verdicts = self._own_verdicts if is_own else {}
         opened: dict[str, Slot] = {}
@@ -187,7 +182,7 @@ class RecipeIndex:
         for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
             if ref.digest in self._number_of or ref.digest in opened:
                 continue
-            mapped = self._open_ref(ref, self.observed, verdicts) if ref.edition >= edition else None
+            mapped = self._open(ref, verdicts) if ref.edition >= edition else None
             if mapped is None:
                 gone.append(ref)
                 edition = max(edition, ref.edition)  # what it replaced stays replaced
@@ -196,7 +191,7 @@ class RecipeIndex:
         self.edition, self._is_refreshing = edition, False
         return list(opened.values()), gone
 
-    def let_go(self, digests: Iterable[str]) -> tuple[int, list[ArtifactRef]]:
+    def lose(self, digests: Iterable[str]) -> tuple[int, list[ArtifactRef]]:
         """Drops artifacts that were merged, purged or evicted.
 
         Returns:
