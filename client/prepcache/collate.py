@@ -144,21 +144,17 @@ class _Collate(TakesBatches):
                 return ByIndex(samples, self)
             collation = collation_of(samples.table)
             planned = collation.planned
-            if planned is None or not self._is_alike(planned[0]):
+            # Not by identity: each batch of a worker brings a copy. Nor by value: 0.0 and -0.0 are equal.
+            if planned is None or planned[0] != repr(self):
                 self._check(collation.paths)
                 plan = [
                     self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
                 ]
-                planned = collation.planned = self, plan
+                planned = collation.planned = repr(self), plan
             return collation.build([collate(samples) for collate in planned[1]])
         leaves = rows_of_leaves(samples)
         self._check(leaves)
         return rebuilt(samples[0], lambda path, _: self._leaf(path, leaves[path], len(samples)), (), list)
-
-    def _is_alike(self, other: _Collate) -> bool:
-        """Whether another collates as this one: each batch of a worker brings a copy. Numbers that are equal
-        may pad differently, as 0.0 and -0.0: they are written differently, too."""
-        return self is other or (self == other and repr(self) == repr(other))
 
     def _check(self, paths: Iterable[tuple[str, ...]]) -> None:
         there = [".".join(path) for path in paths]

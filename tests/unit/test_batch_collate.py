@@ -177,7 +177,7 @@ def test_a_batch_is_of_the_copy_of_its_length(counts: tuple[int, int]) -> None:
 
 def test_a_batch_of_no_copy_says_what_to_do() -> None:
     kept = Copy("one copy", 3)
-    for token, count, advice in (("one copy", 5, "start a new epoch"), ("no copy", 3, "keep the data set")):
+    for token, count, advice in (("one copy", 5, "start a new epoch"), ("no copy", 3, "keep it until")):
         failed = arrive(token, count)
         assert isinstance(failed, ExceptionWrapper) and advice in str(failed.exc_msg)
     assert len(kept) == 3

@@ -150,9 +150,6 @@ class Artifact:
     def __reduce__(self) -> Any:
         raise TypeError("a mapped artifact does not travel: send its path, and open it there")
 
-    def __repr__(self) -> str:
-        return f"<Artifact {self.key[:12]} items={self.items} rows={self.rows} path={self.path!r}>"
-
 
 def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None) -> Artifact:
     """Maps the artifact at a path (no symbolic link), or of a descriptor, which stays the caller's.

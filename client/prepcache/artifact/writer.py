@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import json
-import math
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -59,10 +58,6 @@ class Writer:
     @property
     def rows(self) -> int:
         return len(self._row_groups)
-
-    @property
-    def cost_s(self) -> float:
-        return math.fsum(self._costs)
 
     @property
     def nbytes(self) -> int:

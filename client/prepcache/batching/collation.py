@@ -238,14 +238,9 @@ def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker
 
 def _found(token: str, count: int) -> Any:
     lengths = {len(one): one for one in _DATASETS if one.token == token}
-    if not lengths:
-        raise RuntimeError(
-            "a DataLoader worker sent positions of a CachedDataset that this process has already deleted: "
-            "keep the data set until its last batch has arrived"
-        )
     if count not in lengths:
         raise RuntimeError(
-            f"the data set has {max(lengths):,} samples now, but had {count:,} when its DataLoader "
-            "workers started: start a new epoch after prepare()"
+            "a DataLoader worker sent positions of a CachedDataset that this process has deleted or prepared "
+            "again: keep it until its last batch has arrived, and start a new epoch after prepare()"
         )
     return lengths[count]

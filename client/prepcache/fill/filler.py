@@ -32,7 +32,7 @@ from prepcache.errors import (
 )
 from prepcache.fill.call import Part
 from prepcache.fill.commit import Committer, is_full, waiting_bytes
-from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
+from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.pending import Batch, Collected, Cut, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
@@ -104,7 +104,7 @@ class Fill:
         self._is_stopped = False
         self._is_alone = False
         self._was_away = False
-        self._suit_cache()
+        self._share.suit_cache()
 
     def run(self) -> Filled:
         self._committer.is_filling = True
@@ -177,7 +177,7 @@ class Fill:
             if self._workers.pending or self._collected.indices:
                 return  # what was leased is committed first
             self._is_alone = True
-            self._suit_cache()
+            self._pace.commit_bytes = COMMIT_BYTES  # few files, as each takes a descriptor
         self._queue.extend(self._share.take_rest())
         while self._workers.has_room and self._queue:
             self._submit_chunk()
@@ -312,14 +312,9 @@ class Fill:
             session = None if self._is_alone else self._session
             self._hand_in(collected.indices, lambda: collected.batch(self._observed(), session))
             self._collected = Collected(self._task)  # not before: an interrupt may come
-            self._suit_cache()
+            if not self._is_alone:
+                self._share.suit_cache()
             self._committer.wait(1)  # invariant 4
-
-    def _suit_cache(self) -> None:
-        """Commits what fits into the cache: how large that is, a daemon that starts has not told yet.
-        What only this job keeps goes into few files, as each takes a descriptor."""
-        is_alone = self._is_alone
-        self._pace.commit_bytes = COMMIT_BYTES if is_alone else commit_bytes(self._artifacts.budget_bytes())
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read, and the generators that it drew from."""

@@ -35,7 +35,7 @@ from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Committer, is_full
-from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
+from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
@@ -111,7 +111,7 @@ class OnAccess:
             is_single: the job asks for samples one by one.
         """
         if not self._pace.cost_s:
-            self._suit_cache()
+            self._share.suit_cache()
         found: dict[int, Any] = {}
         while left := self._unread(indices, found):
             todo: list[int] = []
@@ -245,12 +245,8 @@ class OnAccess:
             self.committer.collect = self.run
         self._made_bytes = sum(nbytes for _, nbytes in list(self._made.values()))
         if made:  # a fork before anything is made asks the daemon nothing
-            self._suit_cache()
+            self._share.suit_cache()
         self._share.settle([index for index in made if self._share.is_taken(index)])
-
-    def _suit_cache(self) -> None:
-        """As a fill: a daemon that starts has not told yet how large the cache is."""
-        self._pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
 
     def _has_changed(self, made: dict[int, Any]) -> bool:
         guard = self._task.by.job.guard

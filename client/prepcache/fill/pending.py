@@ -174,7 +174,6 @@ class Batch:
         files: one, or one for each piece of an item that spans artifacts.
         cover: every digest in the item tables, and the lease that covers it.
         share: where the items are settled; None where they are.
-        has_failed: a store had an error for it.
         is_late: it took so long that it is waited for no more.
     """
 
@@ -183,7 +182,6 @@ class Batch:
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
     share: Share | None = None
-    has_failed: bool = False
     is_late: bool = False
 
     @property

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prepcache.errors import DaemonError, Declined, FutureGeneration
-from prepcache.fill.pacing import Pace
+from prepcache.fill.pacing import Pace, commit_bytes
 from prepcache.index.item_index import MISSING, Array, Catalogue
 from prepcache.protocol import wire
 
@@ -118,6 +118,10 @@ class Share:
     def is_taken(self, index: int) -> bool:
         """Whether this job has an item, and it is not settled."""
         return bool(self._state[index] == OURS)
+
+    def suit_cache(self) -> None:
+        """Commits what fits into the cache: how large that is, a daemon that starts has not told yet."""
+        self.pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
 
     def take_cheap(self, indices: Sequence[int]) -> None:
         """Takes items that are leased when they are committed: asking first costs more than making them."""
