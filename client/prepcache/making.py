@@ -153,11 +153,11 @@ class Making:
         unchanged: set[Any] = set()  # a stream asks for each chunk, in an outage of hundreds of batches
         for batch in waiting_of(artifacts.recipe.digest):
             # What a refresh has replaced since is older than its edition.
-            is_current = all(file.artifact.edition >= catalogue.edition for file in batch.files)
+            is_current = batch.file.artifact.edition >= catalogue.edition
             rows = {frozenset(row.items()): row for row in batch.observed}
             if is_current and artifacts.accepts([rows[one] for one in rows if one not in unchanged]):
                 unchanged.update(rows)
-                catalogue.add_local(batch.files)
+                catalogue.add_local(batch.file)
 
     def verify(self, fraction: float) -> None:
         verify(self._by.job, self._catalogue, self._originals, fraction, self._remove)

@@ -99,7 +99,7 @@ def test_items_that_expand_are_shared_out_like_any(jobs: Jobs) -> None:
     check_once(jobs, each, facts)
 
 
-PIECES = """
+LARGE = """
 from prepcache.fill import pending
 from prepcache.fill import call
 call.PART_BYTES, pending.COMMIT_BYTES = 4_000, 20_000
@@ -113,17 +113,16 @@ items = json.loads(sys.argv[1])
 barrier()
 ds = prepcache.CachedDataset(items, many, expand=True, code=None, version="1", progress=False)
 assert [int(row[0]) for row in ds] == [n for item in items for n in range(item)]
-tell(ds, cut=len(ds._samples.catalogue.places.chains))
+tell(ds)
 """
 
 
-def test_items_larger_than_an_artifact_are_cut_and_found_whole(jobs: Jobs) -> None:
+def test_items_larger_than_a_commit_are_found_whole(jobs: Jobs) -> None:
     each = [[300, 5, 200], [200, 7, 300, 0]]
-    script = jobs.write(PIECES)
+    script = jobs.write(LARGE)
     facts = jobs.together(script, [(json.dumps(items),) for items in each])
     check_once(jobs, each, facts)
     jobs.forget()
     (warm,) = jobs.together(script, [(json.dumps([300, 200, 5]),)])
     assert warm["hit"] == 3
     assert jobs.calls() == Counter()
-    assert warm["cut"] == 2, "they lie in pieces"

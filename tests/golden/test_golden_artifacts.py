@@ -14,9 +14,9 @@ from support.golden_artifacts import GOLDEN, OBSERVED
 HERE = Path(__file__).parent
 
 DIGESTS = {
-    "dense": "28c9787d29eb38165e84f6cb2b1805bcc8a2ef32ea3dd832eea1b6555a993bc2",
-    "ragged": "89a48805e6cd9cf7bb6768e340fade14391b8bd584759e9277eac3899060349a",
-    "mixed": "248f6e241450432b656e3c6c6da5e55c8453bd9fad4ae01b4f16361bc626e8f9",
+    "dense": "62eebc7c0cc59cf5992d5e9c186287fa04d58021548c255520de60022b494227",
+    "ragged": "a04a4f9bc9b9eaca41b02e2f275bca62cfc11be00572e2fa013f7363c9e4db85",
+    "mixed": "0837e1a1aa90d91002517f6845ee99580bead548478e13bfd363aa6b1ecae03b",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def collected(parts: list[Part]) -> Collected:
 def file_of(made: Collected, path: Path) -> tuple[list[int], list[bytes], bytes]:
     batch = made.batch([])
     with path.open("wb") as file:
-        artifact.copy(batch.files[0]._fd, file.fileno(), batch.nbytes)
+        artifact.copy(batch.file._fd, file.fileno(), batch.file.nbytes)
     return batch.indices, list(batch.cover), path.read_bytes()
 
 
@@ -106,3 +107,14 @@ def test_an_interrupt_anywhere_leaves_whole_items(tmp_path: Path, whole: int) ->
         made.add(after, None)
         assert file_of(made, path) == wanted[left][1], lines
     assert lines > 100
+
+
+def test_parts_of_an_item_lie_in_a_file_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [Part(0, [sample(n), sample(n, length=n), n], n == 9, 0.5) for n in range(10)]
+    whole = Part(0, [one for part in parts for one in part.samples], True, 5.0)
+    wanted = file_of(collected([whole]), tmp_path / "whole")
+    assert file_of(collected(parts), tmp_path / "parts") == wanted
+    monkeypatch.setattr(pending, "COMMIT_BYTES", 1000)
+    made = collected(parts)
+    assert file_of(made, tmp_path / "spilled") == file_of(made, tmp_path / "again") == wanted
+    assert os.fstat(made._scratch).st_size > 40_000

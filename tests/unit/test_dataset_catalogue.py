@@ -25,8 +25,6 @@ from prepcache.index.item_index import (
     MISSING,
     Catalogue,
     Distinct,
-    more_digest,
-    piece_digest,
     rows_of,
 )
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
@@ -118,31 +116,16 @@ def local(*names: int) -> LocalFile:
 @pytest.mark.parametrize("is_own", [False, True])
 def test_a_jobs_own_samples_are_found_once_committed(files: Files, is_own: bool) -> None:
     found = catalogue(files, 3)
-    found.add_local([local(0, 1), local(2)])
+    found.add_local(local(0, 1))
+    found.add_local(local(2))
     both = files.put(i0=[0], i1=[1], i5=[5])
     new, without_use = found.index.take_in([both], is_own=is_own)
     assert (new, without_use, found.refs) == (0, [], [both])
     assert found.is_shared(np.arange(3)).tolist() == [True, True, False]
     assert [sample(found, index) for index in range(3)] == [0, 1, 2]
     assert 0 not in found.slots and 1 in found.slots, "a file of which all is found goes"
-    found.add_local([local(0, 1)])
+    found.add_local(local(0, 1))
     assert 3 not in found.slots and found.is_shared(np.arange(2)).all(), "and one that comes too late"
-
-
-def test_an_item_in_pieces_is_there_only_when_all_of_them_are(files: Files) -> None:
-    head = files.put_digests({item(0): [1, 2], more_digest(item(0), 0): []})
-    middle = files.put_digests({piece_digest(item(0), 1): [3], more_digest(item(0), 1): []})
-    tail = files.put_digests({piece_digest(item(0), 2): [4]})
-    found = catalogue(files, 1, is_expanded=True)
-    found.index.take_in([head, middle])
-    assert found.missing.tolist() == [0]
-    again = catalogue(files, 1, is_expanded=True)
-    new, without_use = again.index.take_in([tail, head, middle])
-    assert new == 1
-    assert without_use == []
-    assert again.places.count is not None and again.places.count[0] == 4
-    again.index.lose([middle.digest])
-    assert again.missing.tolist() == [0]
 
 
 def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
@@ -151,7 +134,7 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     found.index.take_in([one, two])
     writer = artifact.Writer(RECIPE)
     writer.add(item(2), [2], 0.0)
-    found.add_local([LocalFile(writer, {})])
+    found.add_local(LocalFile(writer, {}))
     frozen = pickle.dumps(found)
     (files.folder / two.digest).unlink()
     there = pickle.loads(frozen)
@@ -166,7 +149,7 @@ def test_samples_made_while_a_data_set_is_sent_stay_themselves(files: Files) -> 
 
     class Meanwhile:  # another thread, between the index and what lies in it
         def __reduce__(self) -> Any:
-            found.add_local([local(0)])
+            found.add_local(local(0))
             return list, ()
 
     index, _, there = pickle.loads(pickle.dumps((found.index, Meanwhile(), found)))
@@ -185,7 +168,7 @@ def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> No
         return LocalFile(writer, {})
 
     lost = catalogue(files, 2)
-    lost.add_local([single(item(0), 1)])
+    lost.add_local(single(item(0), 1))
     frozen = pickle.dumps(lost)
     ((pid, fd, _),) = [slot.local.address for slot in lost.slots.values() if slot.local]
     del lost
@@ -220,22 +203,6 @@ def test_an_unmappable_artifact_hides_lower_editions(files: Files) -> None:
     assert sample(found, 2) == "new"
     assert without_use == [new, old]
     assert found.edition == 1
-
-
-def test_the_pieces_of_an_item_are_of_one_edition(files: Files) -> None:
-    old_head = files.put_digests({item(0): [1], more_digest(item(0), 0): []})
-    old_tail = files.put_digests({piece_digest(item(0), 1): [2, 3], item(1): [0]})
-    new_head = files.put_digests({item(0): [4], more_digest(item(0), 0): []}, 1)
-    new_tail = files.put_digests({piece_digest(item(0), 1): [5]}, 1)
-    found = catalogue(files, 2, is_expanded=True)
-    found.index.take_in([old_tail, old_head, new_head, new_tail])
-    ((first, _, _), (second, _, rows)) = found.places.chains[0]
-    slots = found.slots[first], found.slots[second]
-    assert [slot.edition for slot in slots] == [1, 1]
-    assert rows == 1
-    half = catalogue(files, 2, is_expanded=True)
-    half.index.take_in([old_tail, old_head, new_head])
-    assert half.missing.tolist() == [0], "half of a new item is no reason to take the old one"
 
 
 def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:

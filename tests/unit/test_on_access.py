@@ -213,7 +213,7 @@ def aside(bench: Bench, index: int) -> Batch:
     collected = Collected(bench.task())
     collected.add(*bench.job.parts(index, bench.item_of(index)), None)
     batch = collected.batch([])
-    bench.catalogue.add_local(batch.files)
+    bench.catalogue.add_local(batch.file)
     return batch
 
 
@@ -313,7 +313,7 @@ def test_a_data_set_dropped_in_an_outage_loses_nothing(
     del job
     gc.collect()
     for batch in commit.waiting_of(RECIPE.digest):
-        catalogue.add_local(batch.files)
+        catalogue.add_local(batch.file)
     assert not catalogue.is_missing(0)
     session.fail, session.is_gone, session.is_away = (lambda method: None), False, False
     assert wait_until(lambda: Bench(daemon, [1, 2], "after").missing() == [1])

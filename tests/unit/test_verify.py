@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,27 +102,6 @@ def test_an_error_while_verifying_keeps_its_cause(
     with pytest.raises(PreprocessError, match="again failed: bad") as raised:
         verified(bench, fail)
     assert isinstance(cause := raised.value.__cause__, ValueError) and isinstance(cause.__cause__, KeyError)
-
-
-def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.fill.pending.COMMIT_BYTES", 8_000)
-
-    def many(item: int) -> Iterator[Any]:
-        for n in range(50 if item == 7 else 1):
-            yield np.full(100, n)
-
-    bench = filled(daemon, monkeypatch, function=many, is_expanded=True)
-    (pieces,) = bench.catalogue.places.chains.values()
-    last = bench.catalogue.slots[pieces[-1][0]]
-    assert len(pieces) > 2 and last.ref is not None
-    gone = last.ref.digest
-
-    def meanwhile(item: int) -> None:
-        if item == 7:
-            bench.catalogue.index.lose([gone])
-
-    assert verified(bench, meanwhile) == (len(ITEMS), [])
 
 
 def test_a_difference_is_found_in_the_last_byte(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key, is_hex
 from prepcache.errors import ArtifactError
 
 FORMAT_NAME = "prepcache artifact"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Rises when a file written before could be read wrongly; pinned by tests/golden."""
 
 PAGE_BYTES = 4096

@@ -119,9 +119,9 @@ def _write_all(fd: int, pieces: Iterable[Any]) -> None:
             done_now = _put(piece, done, folio[filled : filled + size_bytes - done])
             done, filled = done + done_now, filled + done_now
             if filled == FOLIO_BYTES:
-                _write(fd, folio)
+                write(fd, folio)
                 filled = 0
-    _write(fd, folio[:filled])
+    write(fd, folio[:filled])
 
 
 def _size_bytes(piece: Any) -> int:
@@ -138,6 +138,6 @@ def _put(piece: Any, start: int, into: memoryview) -> int:
     raise ArtifactError(f"a file ends before byte {piece.end}: it was cut while it was read")
 
 
-def _write(fd: int, view: memoryview) -> None:
+def write(fd: int, view: memoryview) -> None:
     while view:
         view = view[os.writev(fd, [view]) :]

@@ -4,12 +4,14 @@ Invariants:
     1. `add` takes all samples of an item or, raising SampleError, none. After anything else that was raised
        there (an interrupt), a writer is of no use.
     2. What is collected is a copy: the preprocessing function may reuse its buffers.
-    3. A sample costs its copy and a constant: nothing is built per sample that the file does not hold.
+    3. A sample costs its copy and a constant: nothing is built per sample that the file does not hold. What
+       is too much for memory may lie in a file meanwhile (`spill`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +28,7 @@ from prepcache.artifact.header import (
     GroupSpec,
     pack_observed,
 )
-from prepcache.artifact.layout import ColumnNames, Written, write_artifact
+from prepcache.artifact.layout import ColumnNames, FilePart, Written, write, write_artifact
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
 
@@ -73,6 +75,22 @@ class Writer:
         """
         if len(item_digest) != DIGEST_BYTES or item_digest in self._digests:
             raise ValueError("an item digest must have 32 bytes and be added once")
+        self._row_counts.append(self._take(samples))
+        self._costs.append(_cost(cost_s))
+        self._digests[item_digest] = None
+
+    def extend(self, samples: Sequence[Any], cost_s: float) -> None:
+        """Takes further samples of the item that was added last. Raises as `add`."""
+        self._row_counts[-1] += self._take(samples)
+        self._costs[-1] = _cost(self._costs[-1] + cost_s)
+
+    def spill(self, fd: int) -> None:
+        """Moves the values that are collected to the end of a file, which stays open until all is written."""
+        for group in self._groups.values():
+            for column in group.columns:
+                column.spill(fd)
+
+    def _take(self, samples: Sequence[Any]) -> int:
         taken = []
         for sample in samples:  # all are looked at before the first is taken
             sign, leaves = sample_tree.signature(sample)
@@ -80,9 +98,7 @@ class Writer:
         for group, leaves in taken:
             group.add(leaves)
             self._row_groups.append(group.number)
-        self._digests[item_digest] = None
-        self._row_counts.append(len(taken))
-        self._costs.append(cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0)
+        return len(taken)
 
     def _new_group(self, sign: sample_tree.Signature, sample: Any) -> _Group:
         spec, leaves, paths = sample_tree.describe(sample)
@@ -131,6 +147,10 @@ class Writer:
             observed=pack_observed(observed),
             edition=self.edition,
         )
+
+
+def _cost(cost_s: float) -> float:
+    return cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0
 
 
 class _Group:
@@ -185,18 +205,28 @@ class _Column:
         self._dtype = columns.storage(leaf)[1]
         self._values: Any = bytearray()
         self._table = array("q")
+        self._spilled: list[FilePart] = []
+        self._spilled_bytes = 0
 
     def append(self, value: Any) -> None:
         """Takes the value of the next row."""
 
     @property
     def nbytes(self) -> int:
-        return len(self._values) * getattr(self._values, "itemsize", 1) + 8 * len(self._table)
+        held = len(self._values) * getattr(self._values, "itemsize", 1)
+        return self._spilled_bytes + held + 8 * len(self._table)
 
     @property
     def total(self) -> int:
         """How many values there are, if the column is ragged."""
-        return len(self._values) // self._dtype.itemsize
+        return (self._spilled_bytes + len(self._values)) // self._dtype.itemsize
+
+    def spill(self, fd: int) -> None:
+        begin = os.lseek(fd, 0, os.SEEK_END)
+        write(fd, memoryview(self._values).cast("B"))
+        self._spilled.append(FilePart(fd, begin, end := os.lseek(fd, 0, os.SEEK_END)))
+        self._spilled_bytes += end - begin
+        del self._values[:]
 
     def pieces(self) -> list[Any]:
         """Those of each of its tensors."""
@@ -216,7 +246,7 @@ class _Numbers(_Column):
         self._values.extend((value.real, value.imag))
 
     def pieces(self) -> list[Any]:
-        return [(self._values,)]
+        return [(*self._spilled, self._values)]
 
 
 class _Bytes(_Column):
@@ -230,10 +260,10 @@ class _Bytes(_Column):
 
     def append(self, value: Any) -> None:
         self._values += value.encode("utf-8", "surrogatepass") if self.leaf.kind == "str" else value
-        self._table.append(len(self._values))
+        self._table.append(self._spilled_bytes + len(self._values))
 
     def pieces(self) -> list[Any]:
-        return [(self._table,), (self._values,)]
+        return [(self._table,), (*self._spilled, self._values)]
 
 
 class _Arrays(_Column):
@@ -266,10 +296,11 @@ class _Arrays(_Column):
             return value.numpy() if self._word is None else value.view(self._word).numpy()
 
     def pieces(self) -> list[Any]:
+        values = *self._spilled, self._values
         if self.shape is not None:
-            return [(self._values,)]
+            return [values]
         shapes = np.frombuffer(self._table, "<i8").reshape(self._rows, self.leaf.ndim)
         offsets = np.zeros(self._rows + 1, "<i8")
         np.cumsum(shapes.prod(axis=1), out=offsets[1:])
         tables = [(offsets,), (shapes,)] if self.leaf.ndim >= 2 else [(offsets,)]
-        return [*tables, (self._values,)]
+        return [*tables, values]

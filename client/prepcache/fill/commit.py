@@ -124,18 +124,18 @@ THREAD = _Thread()
 
 
 def waiting_bytes() -> int:
-    return sum(batch.nbytes for batch in _WAITING)
+    return sum(batch.file.nbytes for batch in _WAITING)
 
 
 def is_full() -> bool:
     """Whether no more is to wait in files of this process for a daemon that is away or slow."""
-    return waiting_bytes() > AWAY_BYTES or sum(len(batch.files) for batch in _WAITING) >= AWAY_FILES
+    return waiting_bytes() > AWAY_BYTES or len([*_WAITING]) >= AWAY_FILES
 
 
 def waiting_of(recipe: str) -> list[Batch]:
     """What waits in this process, of one recipe, in files from now on: batches of any data set's."""
     THREAD.collect(recipe)
-    return [batch for batch in _WAITING if all(file.artifact.recipe == recipe for file in batch.files)]
+    return [batch for batch in _WAITING if batch.file.artifact.recipe == recipe]
 
 
 class Committer:
@@ -174,7 +174,7 @@ class Committer:
 
     @property
     def nbytes(self) -> int:
-        return sum(batch.nbytes for batch in list(self._todo))
+        return sum(batch.file.nbytes for batch in list(self._todo))
 
     @property
     def late_items(self) -> int:
@@ -208,7 +208,7 @@ class Committer:
             count = count_text(len(indices), "item", "items")
             log.warning("prepcache: the samples of %s are dropped and recomputed: %s", count, why)
             return None
-        self._task.catalogue.add_local(batch.files)
+        self._task.catalogue.add_local(batch.file)
         return batch
 
     def soon(self, after_s: float = 0.0) -> None:
@@ -327,7 +327,7 @@ class Committer:
                     batch.leave(lost, self._task.producer)
                 if not batch.indices:
                     return None
-                staged = [file.stage(self._session) for file in batch.files]
+                staged = [batch.file.stage(self._session)]
                 limit_s = None if until is None else max(0.0, until - time.monotonic())
                 leases = [held.lease for held in batch.leases]
                 try:
@@ -340,13 +340,13 @@ class Committer:
                     lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
                     forsake(self._session, lapsed or batch.leases)  # else it may wait for itself
                     if not isinstance(error, LeaseLapsed):
-                        batch.unstage()
+                        batch.file.unstage()
             raise StoreError("leases keep lapsing before their samples are committed")
         except BaseException:
             forsake(self._session, [held for held in batch.leases if held not in before])
             raise
         finally:
-            batch.unstage()
+            batch.file.unstage()
 
     def _lease_bare(self, batch: Batch) -> set[bytes]:
         """Leases what no lease covers; what of it others have made meanwhile, or are making."""
@@ -357,7 +357,7 @@ class Committer:
             digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
             answer = artifacts.lease(
                 artifacts.recipe.digest, generation, digests,
-                want=len(asked), cost_s=0.0, nbytes=batch.nbytes, wait_s=0.0,
+                want=len(asked), cost_s=0.0, nbytes=batch.file.nbytes, wait_s=0.0,
             )  # fmt: skip
             if answer.look_again is not None:
                 if (looks := looks + 1) > MAX_LOOKS:
@@ -374,9 +374,8 @@ class Committer:
         return lost
 
     def _made_by_others(self, batch: Batch) -> set[bytes]:
-        is_made = self._task.catalogue.is_shared(batch.indices)
-        last = len(is_made) - 1  # one item may be in pieces
-        return {digest for row, digest in enumerate(batch.cover) if is_made[min(row, last)]}
+        is_made = self._task.catalogue.is_shared(batch.indices).tolist()
+        return {digest for digest, is_there in zip(batch.cover, is_made, strict=True) if is_there}
 
     # -- at the end of the process
 

@@ -33,7 +33,7 @@ from prepcache.errors import (
 from prepcache.fill.call import Part
 from prepcache.fill.commit import Committer, is_full, waiting_bytes
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
-from prepcache.fill.pending import Batch, Collected, Cut, Task
+from prepcache.fill.pending import Batch, Collected, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
 from prepcache.fill.workers import Workers
@@ -100,7 +100,7 @@ class Fill:
         self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
         self._collected, self._refused = Collected(task), Collected(task)
-        self._unfinished: dict[int, Cut] = {}
+        self._unfinished: dict[int, Collected] = {}
         self._is_stopped = False
         self._is_alone = False
         self._was_away = False
@@ -251,18 +251,17 @@ class Fill:
 
     def _take_cut(self, part: Part) -> None:
         index = part.index
-        cut = self._unfinished.setdefault(index, Cut(self._task, index))
-        cut.add(part, self._observed())
+        cut = self._unfinished.setdefault(index, Collected(self._task))
+        cut.add(part, self._share.lease_of(index))
         if not part.is_last:
             return
         del self._unfinished[index]
         self._pace.note(cut.cost_s, cut.nbytes)
-        make = partial(cut.batch, self._share.lease_of(index), self._observed())
         if self._is_refused(part):
-            self._committer.keep(make, cut.indices)
+            self._committer.keep(partial(cut.batch, []), cut.indices)
         else:
             self._filled.computed.append(index)
-            self._hand_in(cut.indices, make)
+            self._hand_in(cut)
 
     def _take_whole(self, part: Part) -> None:
         index = part.index
@@ -309,8 +308,7 @@ class Fill:
     def _flush(self) -> None:
         """Has what is collected committed, in the background."""
         if (collected := self._collected).indices:
-            session = None if self._is_alone else self._session
-            self._hand_in(collected.indices, lambda: collected.batch(self._observed(), session))
+            self._hand_in(collected)
             self._collected = Collected(self._task)  # not before: an interrupt may come
             if not self._is_alone:
                 self._share.suit_cache()
@@ -320,7 +318,12 @@ class Fill:
         """What the function was seen to read, and the generators that it drew from."""
         return with_draws(self._workers.observed(), self._workers.drawn)
 
-    def _hand_in(self, indices: list[int], make: Callable[[], Batch]) -> None:
+    def _hand_in(self, collected: Collected) -> None:
+        indices, session = collected.indices, None if self._is_alone else self._session
+
+        def make() -> Batch:
+            return collected.batch(self._observed(), session)
+
         self._pace.uncommitted_s = 0.0
         changed = [] if self._is_alone else self._task.by.job.guard.check()
         if changed:

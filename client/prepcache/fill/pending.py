@@ -2,7 +2,7 @@
 
 Invariants:
     1. A sample that no column can hold leaves what was collected before as it was, and so does an interrupt.
-    2. A piece of an item that spans artifacts is on disk when the next one is begun.
+    2. Of an item that expands, at most `COMMIT_BYTES` and a part are in memory, the rest in a file.
     3. Nothing of a file is left on the disk after the last process that maps it has ended, unless a daemon
        took it.
     4. Opening a file by its address gives that file or none. A descriptor's number, an inode and a key may
@@ -26,10 +26,10 @@ from prepcache import artifact
 from prepcache.daemon.session import script_run
 from prepcache.daemon.transfer import Staged, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
-from prepcache.fill.call import Part, weight
+from prepcache.fill.call import Part
 from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.pacing import COMMIT_BYTES
-from prepcache.index.item_index import Catalogue, more_digest, piece_digest
+from prepcache.index.item_index import Catalogue
 
 if TYPE_CHECKING:
     from prepcache.fill.input_guard import Originals
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int, int, int, int, str]
 """A file's stamp, and its artifact's key."""
-_DOUBLE_EVERY = 16
-"""Pieces of one size; then it doubles, so that one commit (64 files) holds an item of 30 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +95,17 @@ class LocalFile:
     ) -> None:
         self.staged = staged
         if staged is not None:
-            self._own(os.dup(staged.fd))
+            self._fd = _owned(self, os.dup(staged.fd))
             with staged.writing():
                 self.nbytes = writer.write(self._fd, producer=producer, observed=observed).size_bytes
         else:
             folder = _folder()
             with writing_in(folder, "set TMPDIR to another folder"):
-                fd, name = tempfile.mkstemp(prefix="prepcache-", dir=folder)
-                Path(name).unlink()
-                self._own(fd)
+                self._fd = fd = _owned(self, _temporary(folder))
                 self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
             token = int.from_bytes(os.urandom(7), "big")
             os.utime(fd, ns=(token, token))
         self.artifact = artifact.open(self._fd)
-
-    def _own(self, fd: int) -> None:
-        self._fd = fd
-        # Not at the end of the process: a thread may still write, and the number be another file's by then.
-        weakref.finalize(self, os.close, fd).atexit = False
 
     @property
     def address(self) -> tuple[int, int, Identity]:
@@ -132,7 +123,7 @@ class LocalFile:
         """The file at another process's `address`; None if it is not there any more."""
         found = cls.__new__(cls)
         try:
-            found._own(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
+            found._fd = _owned(found, os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
             found.artifact = artifact.open(found._fd)
         except (OSError, ArtifactError):
             return None
@@ -166,18 +157,31 @@ def _folder() -> str:
     return tempfile.gettempdir()
 
 
+def _temporary(folder: str) -> int:
+    """A file without a name."""
+    fd, name = tempfile.mkstemp(prefix="prepcache-", dir=folder)
+    Path(name).unlink()
+    return fd
+
+
+def _owned(owner: object, fd: int) -> int:
+    """A descriptor that is closed with its owner."""
+    # Not at the end of the process: a thread may still write, and the number be another file's by then.
+    weakref.finalize(owner, os.close, fd).atexit = False
+    return fd
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Batch:
     """Samples to be committed together.
 
     Args:
-        files: one, or one for each piece of an item that spans artifacts.
-        cover: every digest in the item tables, and the lease that covers it.
+        cover: the digest of each of `indices`, and the lease that covers it.
         share: where the items are settled; None where they are.
         is_late: it took so long that it is waited for no more.
     """
 
-    files: list[LocalFile]
+    file: LocalFile
     indices: list[int]
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
@@ -199,40 +203,30 @@ class Batch:
         dead = (held.generation for held in self.cover.values() if held is not None and held.is_dead)
         return min(dead, default=generation)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(file.nbytes for file in self.files)
-
     def settle(self, indices: Sequence[int], *, is_committed: bool = False) -> None:
         if self.share is not None:
             self.share.settle(indices, is_committed=is_committed)
 
-    def unstage(self) -> None:
-        for file in self.files:
-            file.unstage()
-
     def leave(self, lost: set[bytes], producer: dict[str, Any]) -> None:
-        """Leaves items to others, who have taken them. An item in pieces is left as a whole."""
+        """Leaves items to others, who have taken them."""
         digests = list(self.cover)
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
-        if len(self.indices) < len(digests):
-            rows = []
         self.settle([index for row, index in enumerate(self.indices) if row not in rows])
-        self.unstage()
+        self.file.unstage()
         if rows:
-            whole = self.files[0].artifact
+            whole = self.file.artifact
             writer = artifact.Writer(whole.recipe, whole.edition)
             for row in rows:
                 first = int(whole.first_row[row])
                 samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
                 writer.add(digests[row], samples, float(whole.item_cost[row]))
-            self.files = [LocalFile(writer, producer, self.observed)]
+            self.file = LocalFile(writer, producer, self.observed)
         self.cover = {digests[row]: self.cover[digests[row]] for row in rows}
         self.indices = [self.indices[row] for row in rows]
 
 
 class Collected:
-    """Samples of whole items that go into one artifact."""
+    """Samples of items that go into one artifact: of whole ones, or the parts of one."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -242,7 +236,10 @@ class Collected:
         self._writer = self._task.writer()
         self._cover: dict[bytes, HeldLease | None] = {}
         self.indices: list[int] = []
+        self.cost_s = 0.0
         self._leases: set[int] = set()
+        self._spills_at = COMMIT_BYTES
+        self._scratch = 0
 
     @property
     def nbytes(self) -> int:
@@ -254,9 +251,14 @@ class Collected:
         return len(self._leases)
 
     def add(self, part: Part, held: HeldLease | None) -> None:
-        """Takes a whole item. An interrupt drops what was collected: columns may have half of it."""
+        """Takes an item, or the next part of it. An interrupt drops what was collected: columns may have half
+        of it."""
         digest = self._task.catalogue.distinct.digest(part.index)
         try:
+            self.cost_s += part.cost_s
+            if digest in self._cover:
+                self._extend(part)
+                return
             self._writer.add(digest, part.samples, part.cost_s)
             self._cover[digest] = held
             self._leases.add(id(held))
@@ -267,9 +269,18 @@ class Collected:
             self._begin()
             raise
 
+    def _extend(self, part: Part) -> None:
+        self._writer.extend(part.samples, part.cost_s)
+        if self.nbytes >= self._spills_at:
+            folder = _folder()
+            with writing_in(folder, "set TMPDIR to another folder"):
+                self._scratch = self._scratch or _owned(self, _temporary(folder))
+                self._writer.spill(self._scratch)
+            self._spills_at = self.nbytes + COMMIT_BYTES
+
     def batch(self, observed: list[dict[str, Any]], session: Any = None) -> Batch:
         """What was collected, in a file: one that `session` stages, or a temporary one."""
-        return Batch([self._file(observed, session)], self.indices, self._cover, observed)
+        return Batch(self._file(observed, session), self.indices, self._cover, observed)
 
     def _file(self, observed: list[dict[str, Any]], session: Any) -> LocalFile:
         if session is not None:
@@ -281,51 +292,3 @@ class Collected:
                     staged.close()
                     raise
         return LocalFile(self._writer, self._task.producer, observed)
-
-
-class Cut:
-    """An item that expands to more than is handed over at once; see NOTE [ Items that span artifacts ]."""
-
-    def __init__(self, task: Task, index: int) -> None:
-        self.cost_s = 0.0
-        self.nbytes = 0
-        self.indices = [index]
-        self._task = task
-        self._item = task.catalogue.distinct.digest(index)
-        self._pieces: list[LocalFile] = []
-        self._digests: list[bytes] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        self._samples: list[Any] = []
-        self._sample_bytes = 0
-        self._piece_s = 0.0
-
-    def add(self, part: Part, observed: list[dict[str, Any]]) -> None:
-        """Takes the next part; `observed` is what the function was seen to read so far."""
-        if self._samples and self._sample_bytes >= COMMIT_BYTES << (len(self._pieces) // _DOUBLE_EVERY):
-            self._end_piece(observed, is_last=False)
-        self._samples += part.samples
-        self._sample_bytes += sum(map(weight, part.samples))
-        self._piece_s += part.cost_s
-        self.cost_s += part.cost_s
-        if part.is_last:
-            self._end_piece(observed, is_last=True)
-
-    def _end_piece(self, observed: list[dict[str, Any]], *, is_last: bool) -> None:
-        number = len(self._pieces)
-        writer = self._task.writer()
-        digests = [piece_digest(self._item, number)]
-        writer.add(digests[0], self._samples, self._piece_s)
-        if not is_last:
-            digests.append(more_digest(self._item, number))
-            writer.add(digests[1], [], 0.0)
-        self.nbytes += writer.nbytes
-        self._digests += digests
-        self._pieces.append(LocalFile(writer, self._task.producer, observed))
-        self._begin()
-
-    def batch(self, held: HeldLease | None, observed: list[dict[str, Any]]) -> Batch:
-        """Its pieces, to be committed together under the lease on the item."""
-        cover = dict.fromkeys(self._digests, None) | {self._item: held}
-        return Batch(self._pieces, self.indices, cover, observed)

@@ -6,15 +6,8 @@ Invariants:
     3. Under 100 bytes an item are kept, and nothing is looped over in Python.
     4. `Catalogue.places` is replaced, never changed: a reader that took it sees one moment. A slot that it
        names may be let go at any time: who does not find it looks again.
-    5. An item is found only whole: one that spans artifacts is missing until all its pieces are there.
 
 Locking: the recipe index's lock guards every change; reading needs none.
-
-NOTE [ Items that span artifacts ]
-    An item that expands to more than fits one artifact is stored in pieces. The first is stored under the
-    item's own digest, piece k under `piece_digest(item, k)`. An artifact that holds a piece which is not
-    the last also has, with no rows, the mark `more_digest(item, k)`. Digests name the pieces because the
-    item table is what merging keeps, whatever else it changes; they are leased and committed like items.
 """
 
 from __future__ import annotations
@@ -24,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from prepcache.artifact.header import sort_digests
@@ -98,22 +90,20 @@ class Places:
     Shape:
         artifact: int32[u], a slot of the catalogue or `MISSING`; row: int64[u], the first row;
         count: int64[u], rows of an item that expands, else None (one each).
-        chains: distinct item -> its pieces (slot, first row, rows), where it spans artifacts.
     """
 
     artifact: Array
     row: Array
     count: Array | None
-    chains: dict[int, tuple[tuple[int, int, int], ...]]
 
     @classmethod
     def nowhere(cls, items: int, *, is_expanded: bool) -> Places:
         count = np.zeros(items, "i8") if is_expanded else None
-        return cls(np.full(items, MISSING, "i4"), np.zeros(items, "i8"), count, {})
+        return cls(np.full(items, MISSING, "i4"), np.zeros(items, "i8"), count)
 
     def copy(self) -> Places:
         count = None if self.count is None else self.count.copy()
-        return Places(self.artifact.copy(), self.row.copy(), count, dict(self.chains))
+        return Places(self.artifact.copy(), self.row.copy(), count)
 
 
 def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
@@ -123,37 +113,8 @@ def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
     """
     if places.count is None:
         return places.artifact[inverse], places.row[inverse]
-    if places.chains:
-        return _rows_of_chains(inverse, places)
     counts = np.where(places.artifact >= 0, places.count, 0)[inverse]
     return np.repeat(places.artifact[inverse], counts), ranges(places.row[inverse], counts)
-
-
-def _rows_of_chains(inverse: Array, places: Places) -> tuple[Array, Array]:
-    count = places.count
-    assert count is not None
-    pieces: list[tuple[int, int, int]] = []
-    for index in inverse.tolist():
-        if index in places.chains:
-            pieces.extend(places.chains[index])
-        elif places.artifact[index] >= 0:
-            pieces.append((int(places.artifact[index]), int(places.row[index]), int(count[index])))
-    table = np.array(pieces, "i8").reshape(-1, 3)
-    return np.repeat(table[:, 0].astype("i4"), table[:, 2]), ranges(table[:, 1], table[:, 2])
-
-
-_PIECE = b"prepcache piece v1\0"
-_MORE = b"prepcache more v1\0"
-
-
-def piece_digest(item: bytes, number: int) -> bytes:
-    """The digest under which piece `number` of an item is stored; piece 0 is the item itself."""
-    return item if number == 0 else blake3(_PIECE + item + number.to_bytes(8, "little")).digest()
-
-
-def more_digest(item: bytes, number: int) -> bytes:
-    """The digest of the mark that piece `number` is not the last one."""
-    return blake3(_MORE + item + number.to_bytes(8, "little")).digest()
 
 
 class Catalogue:
@@ -171,7 +132,6 @@ class Catalogue:
         self.slots: dict[int, Slot] = {}
         self.version = 0
         self._inherited = 0
-        self._cut: set[int] = set()
         with index.lock:
             index.catalogues.add(self)
             if index.slots:
@@ -265,19 +225,15 @@ class Catalogue:
             hits = ((number, *self._found_in(slot)) for number, slot in new.items())
         for number, items, rows in hits:
             self._place(places, number, new[number], items, rows, is_stale)
-        self._join(places)
         self._publish(places)
         return int(np.count_nonzero(self.places.artifact[missing] != MISSING))
 
-    def add_local(self, files: Iterable[LocalFile]) -> None:
-        """Takes artifacts that only this job has, and items in them that are missing. It takes the lock."""
+    def add_local(self, file: LocalFile) -> None:
+        """Takes an artifact that only this job has, and items in it that are missing. It takes the lock."""
         with self.index.lock:
             places = self.places.copy()
-            for file in files:
-                slot = Slot(file.artifact, None, file)
-                is_stale = np.zeros(len(places.artifact), "?")
-                self._place(places, self.index.next_number(), slot, *self._found_in(slot), is_stale)
-            self._join(places)
+            slot, is_stale = Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?")
+            self._place(places, self.index.next_number(), slot, *self._found_in(slot), is_stale)
             self._publish(places)
 
     def lose(self, numbers: Collection[int]) -> int:
@@ -286,10 +242,6 @@ class Catalogue:
             return 0
         places, missing = self.places.copy(), len(self.missing)
         places.artifact[np.isin(places.artifact, [*numbers])] = MISSING
-        for index, pieces in list(places.chains.items()):
-            if any(slot in numbers for slot, _, _ in pieces):
-                places.artifact[index] = MISSING
-                del places.chains[index]
         self._publish(places)
         return len(self.missing) - missing
 
@@ -311,55 +263,6 @@ class Catalogue:
         places.artifact[items] = number
         if places.count is not None:
             places.count[items] = mapped.row_count[rows]
-            self._cut.difference_update(items.tolist() if self._cut else ())
-            self._cut.update(self._cut_in(slot, items))
-
-    def _cut_in(self, slot: Slot, items: Array) -> list[int]:
-        """Of items that are in an artifact, those that go on in another piece."""
-        if not len(items) or slot.artifact.row_count.all():
-            return []
-        marks = b"".join(more_digest(self.distinct.digest(i), 0) for i in items.tolist())
-        cut = Distinct(np.frombuffer(marks, "u1")).find(slot.artifact.item_digests)
-        found: list[int] = items[cut[cut != MISSING]].tolist()
-        return found
-
-    def _join(self, places: Places) -> None:
-        """Joins the pieces of items that span artifacts; hides those of which a piece is not there."""
-        for index in self._cut:
-            pieces = self._pieces_of(self.distinct.digest(index))
-            places.chains.pop(index, None)
-            places.artifact[index] = MISSING
-            if pieces and places.count is not None:
-                places.chains[index] = tuple(pieces)
-                places.artifact[index] = pieces[0][0]
-                places.count[index] = sum(rows for _, _, rows in pieces)
-
-    def _pieces_of(self, item: bytes) -> list[tuple[int, int, int]]:
-        """All pieces (slot, first row, rows) of an item, of the highest edition that has it.
-
-        None if one is not there.
-        """
-        there = self.index.slots | self.slots
-        for edition in sorted({slot.edition for slot in there.values()}, reverse=True):
-            pieces: list[tuple[int, int, int]] = []
-            while hits := self._of_edition(piece_digest(item, len(pieces)), edition, there):
-                number, row = hits[0]
-                slot = self.slots[number] = there[number]
-                pieces.append((number, int(slot.artifact.first_row[row]), int(slot.artifact.row_count[row])))
-                if not self._of_edition(more_digest(item, len(pieces) - 1), edition, there):
-                    return pieces
-            if pieces:
-                return []
-        return []
-
-    def _of_edition(self, digest: bytes, edition: int, there: Mapping[int, Slot]) -> list[tuple[int, int]]:
-        """The slots and rows of a digest, of one edition, also in what only this job has."""
-        asked = np.frombuffer(digest, "u1").reshape(1, DIGEST_BYTES)
-        hits = [(number, int(rows[0])) for number, _, rows in self.index.find(asked)]
-        for number in self._own():
-            rows = np.flatnonzero((there[number].artifact.item_digests == asked).all(axis=1))
-            hits += [(number, int(rows[0]))] if len(rows) else []
-        return [hit for hit in hits if there[hit[0]].edition == edition]
 
     def _publish(self, places: Places) -> None:
         """Makes `places` the current ones, and drops slots that they do not name."""
@@ -369,6 +272,5 @@ class Catalogue:
         self.version += 1
 
     def _used(self, places: Places) -> set[int]:
-        used = {number for pieces in places.chains.values() for number, _, _ in pieces}
         counts = np.bincount(places.artifact + 1)[1:]  # np.unique would sort
-        return used.union(np.flatnonzero(counts).tolist())
+        return set(np.flatnonzero(counts).tolist())
