@@ -32,7 +32,7 @@ from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pending import Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import workers_of
-from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
+from prepcache.index.item_index import MISSING, Array, Catalogue
 from prepcache.index.view import View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.units import count_text
@@ -293,20 +293,18 @@ def verify(
     compared = 0
     with Guard():
         for index in there[np.random.default_rng().random(len(there)) < fraction].tolist():
-            numbers, rows = rows_of(np.array([index]), catalogue.places)
-            held = [catalogue.slots.get(number) for number in numbers.tolist()]
-            slots = [slot for slot in held if slot is not None]
-            if len(slots) < len(held) or catalogue.is_missing(index):  # it was purged
+            slot, first = catalogue.slot_of(index)
+            if slot is None:  # it was purged
                 continue
             name = originals.name(index, SHOWN)
             try:
                 again = job.call(index, originals.item(index))
             except Exception as error:
                 raise PreprocessError(f"preprocessing {name} again failed: {error}") from error
-            stored = [slot.artifact.sample(row) for slot, row in zip(slots, rows.tolist(), strict=True)]
-            if _digest(stored) != _digest(again):
-                ref = slots[0].ref if slots else None
-                fate = "" if ref is None else remove(ref, f"{name} differs")
+            counts = catalogue.places.count
+            rows = range(first, first + (1 if counts is None else int(counts[index])))
+            if _digest([slot.artifact.sample(row) for row in rows]) != _digest(again):
+                fate = "" if slot.ref is None else remove(slot.ref, f"{name} differs")
                 raise VerifyError(
                     f"{name}, preprocessed again, differs from the cached sample: the "
                     "function depends on something that is not in its key (time, network, randomness, a "

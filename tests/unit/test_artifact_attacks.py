@@ -207,7 +207,7 @@ def test_tensors_that_lie(path: Path, attack: str) -> None:
 
 def test_another_version_is_refused_by_name(path: Path) -> None:
     rewrite(path, lambda header, _: header["__metadata__"].update(version="1"))
-    refused(path, "artifact format '1'; this prepcache reads 3")
+    refused(path, "artifact format '1'; this prepcache reads 4")
 
 
 @pytest.mark.parametrize("change", [-8, 8])

@@ -171,9 +171,6 @@ class Catalogue:
         """The distinct items that are not there, in order."""
         return np.flatnonzero(self.places.artifact == MISSING)
 
-    def is_missing(self, index: int) -> bool:
-        return bool(self.places.artifact[index] == MISSING)
-
     def slot_of(self, index: int) -> tuple[Slot | None, int]:
         """The slot and row of a distinct item, or no slot if it is missing."""
         while True:
