@@ -10,6 +10,7 @@ from support.terminals import terminal
 
 EPOCH = """
 from prepcache import progress
+from prepcache.daemon.session import Session
 from torch.utils.data import DataLoader
 
 progress.QUIET_S = progress.FIRST_LINE_S = progress.LONGEST_PAUSE_S = 0.0
@@ -27,6 +28,8 @@ def read(begin, end, method):
 
 if __name__ == "__main__":
     ds = prepcache.CachedDataset(list(range(60)), make, name="ds", code=None, version="1", lazy=True)
+    for one in [*Session._all.values()]:
+        one.heartbeat.wait(60)  # it may start for longer than an epoch takes
     for begin, end, method in ((0, 30, "fork"), (30, 50, "spawn")):
         read(begin, end, method)
         barrier()
