@@ -209,6 +209,7 @@ class Samples:
                 by.name, total, total - missing, by.progress, by.tell, is_background=True
             )
             by.artifacts.session.heartbeat.on_beat.add(self._show_progress)
+            by.artifacts.session.at_return(self._ask_again)
 
     def _show_progress(self) -> None:
         progress, artifacts = self._progress, self.by.artifacts
