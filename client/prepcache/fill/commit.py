@@ -295,7 +295,7 @@ class Committer:
             self.decline(repr(error), is_declined=False)
         if committed is not None:
             self._artifacts.absorb_own(committed, dict(chunks_of(batch.observed)))
-        batch.settle(batch.indices, is_committed=committed is not None)
+        batch.settle(batch.indices)
         return True
 
     def _postpone(self, batch: Batch, reason: str) -> None:

@@ -203,9 +203,9 @@ class Batch:
         dead = (held.generation for held in self.cover.values() if held is not None and held.is_dead)
         return min(dead, default=generation)
 
-    def settle(self, indices: Sequence[int], *, is_committed: bool = False) -> None:
+    def settle(self, indices: Sequence[int]) -> None:
         if self.share is not None:
-            self.share.settle(indices, is_committed=is_committed)
+            self.share.settle(indices)
 
     def leave(self, lost: set[bytes], producer: dict[str, Any]) -> None:
         """Leaves items to others, who have taken them."""

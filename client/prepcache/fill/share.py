@@ -46,14 +46,12 @@ class HeldLease:
         generation: the newest of the recipe when it was granted: what others made of its items is newer.
         left: its items that are not settled.
         is_dead: it lapsed or was given back.
-        is_whole: all its settled items were committed, so that the daemon has ended it itself.
     """
 
     lease: wire.Lease
     generation: int
     left: set[int] = field(default_factory=set)
     is_dead: bool = False
-    is_whole: bool = True
 
 
 class Share:
@@ -264,8 +262,8 @@ class Share:
             self._count_taken()
             self._on_found(found)
 
-    def settle(self, indices: Iterable[int], *, is_committed: bool = False) -> None:
-        """Settles items. A lease with uncommitted items is given back with its last one."""
+    def settle(self, indices: Iterable[int]) -> None:
+        """Settles items. A lease is given back with its last one."""
         with self._lock:
             for index in indices:
                 self._state[index] = SETTLED
@@ -273,8 +271,7 @@ class Share:
                 if held is None:
                     continue
                 held.left.discard(index)
-                held.is_whole &= is_committed
-                if not (held.left or held.is_whole or held.is_dead):
+                if not (held.left or held.is_dead):
                     forsake(self._session, [held])
 
     def reopen(self, indices: Iterable[int]) -> None:
