@@ -150,13 +150,9 @@ class Making:
         catalogue, artifacts = self._catalogue, self._by.artifacts
         if not artifacts.mode.is_writing or (artifacts.mode is Mode.REFRESH and not self._by.is_stream):
             return
-        unchanged: set[Any] = set()  # a stream asks for each chunk, in an outage of hundreds of batches
         for batch in waiting_of(artifacts.recipe.digest):
             # What a refresh has replaced since is older than its edition.
-            is_current = batch.file.artifact.edition >= catalogue.edition
-            rows = {frozenset(row.items()): row for row in batch.observed}
-            if is_current and artifacts.accepts([rows[one] for one in rows if one not in unchanged]):
-                unchanged.update(rows)
+            if batch.file.artifact.edition >= catalogue.edition and artifacts.accepts(batch.observed):
                 catalogue.add_local(batch.file)
 
     def verify(self, fraction: float) -> None:

@@ -211,6 +211,10 @@ class Samples:
             by.artifacts.session.heartbeat.on_beat.add(self._show_progress)
             by.artifacts.session.at_return(self._ask_again)
 
+    def _ask_again(self) -> None:
+        """After an outage: no session beats before somebody has asked."""
+        self.look()
+
     def _show_progress(self) -> None:
         progress, artifacts = self._progress, self.by.artifacts
         if progress is None or not artifacts.is_owner or artifacts.filling.locked():  # a fill shows its own
@@ -301,10 +305,8 @@ class Samples:
 
     def gathered(self, positions: Array) -> list[Any] | Batch:
         """The same, for a worker that found these samples."""
-        if not self.is_expanded:
-            there = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
-            if not there.all():
-                self.look()
+        if not self.is_expanded and not self._there(positions).all():
+            self.look()
         return self.batch(positions)
 
     def __iter__(self) -> Iterator[Any]:
@@ -342,15 +344,16 @@ class Samples:
         if self.is_expanded:
             return np.ones(len(positions), np.bool_)
         self.look(not_within_s=not_within_s)
-        there: Array = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
-        return there
+        return self._there(positions)
+
+    def _there(self, positions: Any) -> Array:
+        found: Array = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
+        return found
 
     def cached(self) -> int:
         """How many of the items are there; asks the daemon."""
         self.look()
-        return int(
-            np.count_nonzero(self.catalogue.places.artifact[self.catalogue.distinct.inverse] != MISSING)
-        )
+        return int(np.count_nonzero(self._there(slice(None))))
 
     def counted(self) -> tuple[Any, list[str]]:
         """What counts of the samples where a function holds them: their items, and their observed inputs."""

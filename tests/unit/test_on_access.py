@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleE
 from prepcache.fill import call, commit, on_access
 from prepcache.fill.pending import Batch, Collected
 from prepcache.forks import Living
-from prepcache.making import Making
-from prepcache.settings import Mode
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -318,32 +315,6 @@ def test_a_data_set_dropped_in_an_outage_loses_nothing(
     session.fail, session.is_gone, session.is_away = (lambda method: None), False, False
     assert wait_until(lambda: Bench(daemon, [1, 2], "after").missing() == [1])
     assert left_behind(daemon) == 0
-
-
-def test_inputs_of_all_that_waits_are_looked_at_once(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stream takes what waits for each chunk: in a long outage it would do nothing else."""
-    monkeypatch.setattr(commit, "_WAITING", Living())  # without those of other tests' jobs
-    job, asked = AccessJob(daemon, [1, 2, 3, 4]), list[str]()
-    away(job)
-    for index, names in enumerate(("a", "ab", "ab", "axb")):
-        told = [{"kind": "file", "name": name, "digest": "0"} for name in names]
-        job.made._observed = told.copy
-        job.samples(index)
-        job.made.run()
-
-    def accepts(rows: Any) -> bool:
-        asked.extend(row["name"] for row in rows)
-        return "x" not in asked
-
-    catalogue = Bench(daemon, [1, 2, 3, 4], "after").catalogue
-    artifacts = SimpleNamespace(mode=Mode.ON, recipe=RECIPE, accepts=accepts)
-    by = SimpleNamespace(artifacts=artifacts, is_stream=True)
-    of: Any = SimpleNamespace(_catalogue=catalogue, _by=by)
-    Making.take_waiting(of)
-    assert asked == ["a", "b", "x"] and catalogue.missing.tolist() == [3]
-    job.forget()
 
 
 def test_what_two_jobs_made_in_part_in_an_outage_is_stored_whole(daemon: FakeDaemon) -> None:
