@@ -24,7 +24,7 @@ from support.crashing import Clients, needs
 from support.sandbox import Sandbox, sandbox
 from support.serving import Serving
 
-pytestmark = [pytest.mark.root, needs("strace")]
+pytestmark = [pytest.mark.root, needs("strace"), pytest.mark.timeout(1800)]  # one cut short spoils the next
 
 CALLS = ["openat", "writev", "sendto", "recvfrom"]
 MORE_CALLS = ["mkdir", "fchmod", "pread64", "newfstatat", "getpid", "poll", "ioctl", "fcntl", "mmap", "close"]
