@@ -103,7 +103,7 @@ def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
     ]
     if rows:
         show(table(["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "IDLE", "KEPT"], rows))
-        _show_more(count - len(found))
+        show(*_and_more(count - len(found)))
 
 
 def purged(gone: inspection.Purged, is_dry: bool, is_by_size: bool) -> None:
@@ -133,11 +133,6 @@ def pinned(found: Sequence[inspection.Entry], is_pinned: bool) -> None:
     for one in found:
         what = f"{'pinned' if is_pinned else 'unpinned'} {one.key[:KEY_DIGITS]}"
         show(Text(f"{what} ({one.name}, {size_text(one.disk_bytes)} on disk)"))
-
-
-def _show_more(count: int) -> None:
-    if count > 0:
-        show(Text(f"and {count:,} more", style="dim"))
 
 
 def _sums(one: inspection.Entry | inspection.NameSums, now: float) -> list[str]:
@@ -239,7 +234,7 @@ def explanation(told: inspection.Explanation) -> None:
     fields({name: value for name, value in rows.items() if value})
     rows_of_cues = [[one.name, one.state, "\n".join(one.lines)] for one in cues(told)]
     show("", table(["CUE", "STATE", "WHAT"], rows_of_cues))
-    _show_more(told.more)
+    show(*_and_more(told.more))
 
 
 class Status(NamedTuple):
@@ -321,8 +316,8 @@ def _connected(sessions: Sequence[inspection.SessionSeen], most_rows: int | None
     return shown + _and_more(len(sessions) - len(jobs), "more job", "more jobs")
 
 
-def _and_more(count: int, one: str, many: str) -> list[RenderableType]:
-    return [Text(f"and {count_text(count, one, many)}", style="dim")] if count else []
+def _and_more(count: int, one: str = "more", many: str = "more") -> list[RenderableType]:
+    return [Text(f"and {count_text(count, one, many)}", style="dim")] if count > 0 else []
 
 
 def _on_one_screen(look: Status, out: Console) -> RenderableType:
