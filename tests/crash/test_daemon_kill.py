@@ -10,17 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from prepcache.daemon.client import Client
-from prepcached.store.layout import Layout
 from support import serving
-from support.crashing import Clients, attached, injecting, needs
+from support.crashing import Clients, attached, check_tidy, injecting, needs
 from support.sandbox import Sandbox, sandbox
 
 pytestmark = [pytest.mark.root, needs("strace")]
@@ -41,20 +38,6 @@ def clients(box: Sandbox) -> Iterator[Clients]:
     clients = Clients(box.environ | {"PREPCACHE_URL": f"unix://{box.folder}/s.sock"})
     yield clients
     clients.close()
-
-
-def check_tidy(box: Sandbox) -> None:
-    layout = Layout(os.fspath(box.folder / "root"))
-    with contextlib.closing(Client(f"unix://{box.folder}/s.sock")) as client:
-
-        def is_tidy() -> bool:
-            stats = client.stats()
-            left = ("sessions", "leases", "held_bytes", "staged_bytes", "reserved_bytes")
-            return not any(stats[name] for name in left) and not os.listdir(layout.staging)
-
-        assert serving.wait_until(is_tidy, 10), (client.stats(), os.listdir(layout.staging))
-        assert client.verify().bad == ()
-        assert not os.listdir(layout.tmp)
 
 
 def is_dead(daemon: subprocess.Popen[bytes]) -> bool:
@@ -84,10 +67,10 @@ def test_a_daemon_killed_at_any_step_leaves_the_job_right(box: Sandbox, clients:
             if is_killed:
                 daemon = stack.enter_context(serving.process(box.folder))
             clients.ended()
-            check_tidy(box)
+            check_tidy(box.folder)
             next_job = clients.fill(salt, ALL)
             assert next_job in ({"hit": HALF, "computed": ALL - HALF}, {"hit": 0, "computed": ALL})
-            check_tidy(box)
+            check_tidy(box.folder)
             if not is_killed:
                 assert next_job["hit"] == HALF
                 break

@@ -10,8 +10,7 @@ import pytest
 from prepcache import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import PROCESS
-from support.fork_processes import Daemons
-from support.forked import JobServers
+from support.forked import Daemons, JobServers
 from support.jobs import Jobs
 from support.sandbox import Sandbox, sandbox
 from support.serving import serving

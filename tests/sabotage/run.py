@@ -23,7 +23,7 @@ def apply(name: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["SABOTAGE"] = sys.argv[1]  # for processes that tests fork (support/fork_server.py)
+    os.environ["SABOTAGE"] = sys.argv[1]  # for processes that tests fork (support/job_server.py)
     apply(sys.argv[1])
     options = ["-x", "-q", "--tb=line", "-rfEs", "-p", "no:cacheprovider"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # a plugin that the product imports

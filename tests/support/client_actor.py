@@ -1,15 +1,17 @@
 """A job that fills a cache, so that a test can kill it at any system call.
 
-Run as a program it is a fork server: it imports once, then forks a child for every line
-`{"salt", "items", "cut", "is_shared"}` on stdin. The child opens a data set of so many items. One that is to
-be cut short says `{"ready": thread}` where "the job" or "its commit" begins, and waits for the line "go": by
-then strace is attached to that thread, and counts from here. Who lives on checks its samples and says
-`{"hit", "computed"}`. The fork server then says `{"status": wait status}`.
+Run as a program with `{"salt", "items", "cut", "is_shared"}` it opens a data set of so many items. One that
+is to be cut short says `{"ready": thread}` where "the job" or "its commit" begins, and waits for the line
+"go": by then strace is attached to that thread, and counts from here. It then checks its samples and says
+`{"hit", "computed"}`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import sys
 import threading
 from typing import Any
 from unittest import mock
@@ -19,14 +21,14 @@ import numpy as np
 import prepcache
 from prepcache.daemon.transfer import SharedFolder
 from prepcache.fill.commit import Committer
-from support.fork_server import fork_for_orders, hear, say
+from support.job_server import hear, say
 
 
 def make(item: int, salt: int) -> dict[str, Any]:
     return {"x": np.full(8000, item * salt), "name": str(item)}
 
 
-def _child(order: dict[str, Any]) -> None:
+def main(order: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         if order["cut"] == "the job":
             _await_strace()
@@ -41,7 +43,8 @@ def _child(order: dict[str, Any]) -> None:
             want, got = make(item, salt), ds[item]
             assert got["name"] == want["name"] and np.array_equal(got["x"], want["x"]), item
         report = ds.report()
-        say({"hit": report.hit, "computed": report.computed})
+        say(hit=report.hit, computed=report.computed)
+    os._exit(0)
 
 
 def _announced(commit: Any) -> Any:
@@ -58,10 +61,9 @@ def _announced(commit: Any) -> Any:
 
 
 def _await_strace() -> None:
-    say({"ready": threading.get_native_id()})
-    assert hear() == "go"
+    say(ready=threading.get_native_id())
+    hear("go")
 
 
 if __name__ == "__main__":
-    prepcache.CachedDataset  # noqa: B018 - loads what a data set needs, once for all children
-    fork_for_orders(_child)
+    main(json.loads(sys.argv[1]))

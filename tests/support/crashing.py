@@ -17,13 +17,17 @@ from typing import Any
 
 import pytest
 
+from prepcache.daemon.client import Client
+from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import stores
-from support.fork_processes import Running
+from support.forked import Forked, JobServer
+from support.serving import wait_until
 from support.stores import RECIPE, item
 
 ATTACH_TIMEOUT_S = 20
+SUPPORT = Path(__file__).parent
 BEFORE = {item(name) for name in range(8)}
 AFTER = {
     "commit": BEFORE | {item("new"), item("newer")},
@@ -42,43 +46,50 @@ def needs(*tools: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
-class StoreProcess(Running):
-    """A running `store_actor`."""
+class StoreProcess:
+    """Forks processes that do one thing to a store (store_actor.py)."""
 
     def __init__(self) -> None:
-        super().__init__("support.store_actor", os.environ)
+        self._server = JobServer("support.store_actor")
+        self.close = self._server.close
+
+    def _begin(self, root: Path, act: str, limits: Limits = stores.ROOMY) -> Forked:
+        order = json.dumps({"root": str(root), "act": act, "limits": asdict(limits)})
+        child = self._server.start([str(SUPPORT / "store_actor.py"), order], os.environ, SUPPORT)
+        ready = child.hear()
+        assert ready == {"ready": child.pid}, (ready, child.communicate())
+        return child
 
     def run(
         self, root: Path, act: str, *inject: str, limits: Limits = stores.ROOMY
     ) -> tuple[bool, dict[str, Any]]:
         """Lets a child act under strace with these injections; (was it killed, what it said)."""
-        self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(limits)}))
-        ready = self._hear()
-        assert "ready" in ready, ready
-        with attached(ready["ready"], injecting(inject)):
-            self._say("go")
-            said = self._hear()
-        status = said
-        if "status" not in said:
-            self._say("check")
-            said |= self._hear()
-            status = self._hear()
-        is_killed = os.WIFSIGNALED(status["status"]) and os.WTERMSIG(status["status"]) == signal.SIGKILL
-        assert is_killed or status["status"] == 0, f"{act} under {inject} ended with {status}, {said}"
-        return is_killed, said
+        child = self._begin(root, act, limits)
+        with attached(child.pid, injecting(inject)):
+            child.tell("go")
+            said = child.hear()
+        if said:
+            child.tell("check")
+            said |= child.hear()
+        return _is_killed(child, said), said
 
     def calls(self, root: Path, act: str, log: Path) -> list[str]:
         """The calls that an act makes durable things with, in order, paths for descriptors."""
-        self._say(json.dumps({"root": str(root), "act": act, "limits": asdict(stores.ROOMY)}))
-        pid = self._hear()["ready"]
+        child = self._begin(root, act)
         trace = ["-y", "-o", str(log), "-e", "trace=rename,fsync,fdatasync,unlink"]
-        with attached(pid, trace):
-            self._say("go")
-            self._hear()
-        self._say("check")
-        while "status" not in self._hear():
-            pass
+        with attached(child.pid, trace):
+            child.tell("go")
+            child.hear()
+        child.tell("check")
+        child.communicate()
         return [line for line in _joined(log.read_text().splitlines()) if "(" in line]
+
+
+def _is_killed(child: Forked, said: dict[str, Any]) -> bool:
+    """Whether a child was killed; else it must have ended well."""
+    _, err = child.communicate()
+    assert child.returncode in (0, -signal.SIGKILL), f"ended with {child.returncode}, {said}: {err}"
+    return child.returncode != 0
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
@@ -94,11 +105,13 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
             yield line
 
 
-class Clients(Running):
-    """A running `client_actor`."""
+class Clients:
+    """Forks jobs (client_actor.py)."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__("support.client_actor", environ)
+        self._server = JobServer("support.client_actor")
+        self.close = self._server.close
+        self._environ = environ
 
     def fill(self, salt: int, items: int, *, is_shared: bool = True) -> dict[str, Any]:
         """Lets a child open a data set; how many items it hit and computed."""
@@ -110,35 +123,31 @@ class Clients(Running):
         thread = self.begin(salt, items, cut=cut, is_shared=is_shared)
         with attached(thread, injecting((inject,)), follows=False):
             self.go_on()
-            said = self._hear()
-        if "status" not in said:
-            said |= self._hear()
-        is_killed = os.WIFSIGNALED(said["status"]) and os.WTERMSIG(said["status"]) == signal.SIGKILL
-        assert is_killed or said["status"] == 0, said
-        return is_killed
+            said = self._job.hear()
+        return _is_killed(self._job, said)
 
     def begin(self, salt: int, items: int, *, cut: str, is_shared: bool = True) -> int:
         """Lets a child come as far as where "the job" or "its commit" begins; the thread that waits there."""
         self._order(salt, items, is_shared=is_shared, cut=cut)
-        return int(self._hear()["ready"])
+        return int(self._job.hear()["ready"])
 
     def go_on(self) -> None:
-        self._say("go")
+        self._job.tell("go")
 
     @property
     def has_said(self) -> bool:
         """Whether something that was said was not heard yet."""
-        return bool(select.select([self._process.stdout], [], [], 0)[0])
+        return bool(select.select([self._job.stdout], [], [], 0)[0])
 
     def ended(self) -> dict[str, Any]:
         """What a child that went on says in the end."""
-        said, status = self._hear(), self._hear()
-        assert status == {"status": 0}, (said, status)
+        said = self._job.hear()
+        assert not _is_killed(self._job, said) and said
         return said
 
     def _order(self, salt: int, items: int, *, is_shared: bool, cut: str | None = None) -> None:
-        order = {"salt": salt, "items": items, "is_shared": is_shared, "cut": cut}
-        self._say(json.dumps(order))
+        order = json.dumps({"salt": salt, "items": items, "is_shared": is_shared, "cut": cut})
+        self._job = self._server.start([str(SUPPORT / "client_actor.py"), order], self._environ, SUPPORT)
 
 
 def injecting(rules: tuple[str, ...]) -> list[str]:
@@ -200,6 +209,21 @@ class Disk:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
+
+
+def check_tidy(folder: Path) -> None:
+    """Of a dead client nothing is left, as the daemon in the folder says itself."""
+    layout = Layout(os.fspath(folder / "root"))
+    with contextlib.closing(Client(f"unix://{folder}/s.sock")) as client:
+
+        def is_tidy() -> bool:
+            stats = client.stats()
+            left = ("sessions", "leases", "waiting", "held_bytes", "staged_bytes", "reserved_bytes")
+            return not any(stats[name] for name in left) and not os.listdir(layout.staging)
+
+        assert wait_until(is_tidy, 10), (client.stats(), os.listdir(layout.staging))
+        assert client.verify().bad == ()
+        assert not os.listdir(layout.tmp)
 
 
 def whole(root: Path) -> set[bytes]:

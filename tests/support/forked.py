@@ -16,24 +16,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from prepcache.daemon.launcher import listens
+from prepcache.protocol.places import own_root, own_socket
 from support.sandbox import NO_TORCH
+from support.serving import wait_until
 
 TESTS = str(Path(__file__).parents[1])
+ON_DEMAND = str(Path(__file__).with_name("daemon_on_demand.py"))
+TORCH = ("torch.utils.data",)
 SEEDS = ("1", "2")
 """Hash seeds of the servers, which take turns: processes that share a cache differ in theirs."""
 
 
 class JobServer:
-    """A running `job_server`."""
+    """A running `job_server`, which has loaded these modules."""
 
-    def __init__(self, has_torch: bool, hash_seed: str) -> None:
+    def __init__(self, *modules: str, hash_seed: str = SEEDS[0]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ended: dict[int, int] = {}
         with theirs:
             command = [sys.executable, "-m", "support.job_server", str(theirs.fileno())]
-            folders = [*([] if has_torch else [str(NO_TORCH)]), TESTS, *_given("PYTHONPATH")]
+            folders = [*([] if modules == TORCH else [str(NO_TORCH)]), TESTS, *_given("PYTHONPATH")]
             self._process = subprocess.Popen(
-                command + ["torch.utils.data"] * has_torch,
+                [*command, *modules],
                 env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(folders)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # jobs inherit how it is buffered: as no terminal is
@@ -87,12 +92,30 @@ class JobServers:
         kind = has_torch, SEEDS[self._started % len(SEEDS)]
         self._started += 1
         if kind not in self._running:
-            self._running[kind] = JobServer(*kind)
+            self._running[kind] = JobServer(*(TORCH if has_torch else ()), hash_seed=kind[1])
         return self._running[kind].start(argv, environ, cwd)
 
     def close(self) -> None:
         for server in self._running.values():
             server.close()
+
+
+class Daemons:
+    """Forks the daemons that jobs would start on demand: loading what one needs takes most of its start."""
+
+    def __init__(self) -> None:
+        self._server = JobServer("prepcached.cli", "prepcached.server")
+        self.close = self._server.close
+
+    def start(self, environ: Mapping[str, str]) -> None:
+        """Starts the daemon that a job with this environment would start; returns when it listens."""
+        socket = own_socket(environ)
+        if listens(socket):
+            return
+        daemon = self._server.start([ON_DEMAND, str(socket), str(own_root(environ))], environ, Path("/"))
+        assert wait_until(lambda: listens(socket)), daemon.communicate()
+        for stream in (daemon.stdin, daemon.stdout, daemon.stderr):
+            stream.close()
 
 
 @dataclass
@@ -107,6 +130,14 @@ class Forked:
     returncode: int | None = None
     _said: list[str] = field(default_factory=lambda: ["", ""])
     _readers: list[threading.Thread] = field(default_factory=list)
+
+    def tell(self, line: str) -> None:
+        self.stdin.write(f"{line}\n")
+        self.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The next line of JSON that it prints; nothing where it has ended."""
+        return dict(json.loads(self.stdout.readline() or "{}"))
 
     def poll(self) -> int | None:
         return self._await(0)

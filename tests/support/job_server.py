@@ -66,6 +66,16 @@ def _tell_who_ended(control: socket.socket) -> None:
             control.send(json.dumps({"pid": pid, "status": status}).encode())
 
 
+def say(**told: Any) -> None:
+    """In a job: one line to the test."""
+    print(json.dumps(told), flush=True)
+
+
+def hear(word: str) -> None:
+    """In a job: waits for this line from the test."""
+    assert sys.stdin.readline() == f"{word}\n"
+
+
 def become(argv: list[str], environ: dict[str, str], cwd: str) -> None:
     """Runs a script as `python argv...` does. What it raises ends this process as it would end that one."""
     os.chdir(cwd)
@@ -92,6 +102,8 @@ if __name__ == "__main__":
         importlib.import_module(module)
     for name in ("CachedDataset", "CachedIterableDataset", "Client"):
         getattr(sys.modules["prepcache"], name)  # loads what it needs
+    if "SABOTAGE" in os.environ:
+        importlib.import_module("sabotage.run").apply(os.environ["SABOTAGE"])
     gc.collect()
     gc.freeze()
     become(**serve(socket.socket(fileno=int(sys.argv[1]))))

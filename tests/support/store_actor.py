@@ -1,16 +1,16 @@
 """A process that does one thing to a store, so that a test can kill it at any system call.
 
-Run as a program it is a fork server: it imports once, then forks a child for every line
-`{"root", "act", "limits"}` on stdin. The child opens the store, says `{"ready": pid}`, waits for the
+Run as a program with `{"root", "act", "limits"}` it opens the store, says `{"ready": pid}`, waits for the
 line "go" (by then strace is attached and counts from here), acts, and says `{"done": ...}` or
 `{"failed": code}`. After the line "check" (by then strace is gone: a check opens some hundred folders) it
-says `{"findings": [...]}`. The fork server then says `{"status": wait status}`.
-It hashes nothing itself: threads of a hash pool would not survive the fork.
+says `{"findings": [...]}`.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from typing import Any
 
 from prepcache import errors
@@ -18,7 +18,7 @@ from prepcached.store import compaction
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
-from support.fork_server import fork_for_orders, hear, say
+from support.job_server import hear, say
 from support.stores import RECIPE, Clock, evict_to_fit
 
 SESSION = "s"
@@ -65,12 +65,12 @@ def key_of(name: object) -> str:
     return entry_key(RECIPE, stores.item(name))
 
 
-def _child(order: dict[str, Any]) -> None:
+def main(order: dict[str, Any]) -> None:
     compaction.FANOUT = 3
     clock = Clock(1_900_000_000.0)
     store = Store(order["root"], limits=Limits(**order["limits"]), clock=clock)
-    say({"ready": os.getpid()})
-    assert hear() == "go"
+    say(ready=os.getpid())
+    hear("go")
     try:
         answer = {"done": act(store, order["act"])}
     except errors.PrepcacheError as error:
@@ -82,10 +82,11 @@ def _child(order: dict[str, Any]) -> None:
         store.maintain()
     except errors.PrepcacheError as error:
         findings = [error.code]
-    say(answer)
-    assert hear() == "check"
-    say({"findings": findings + [finding.code for finding in store.check()]})
+    say(**answer)
+    hear("check")
+    say(findings=findings + [finding.code for finding in store.check()])
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    fork_for_orders(_child)
+    main(json.loads(sys.argv[1]))
