@@ -6,8 +6,6 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +21,7 @@ from prepcache.protocol import SORTS
 from prepcached import config as settings
 from prepcached.cli import app as daemon_command
 from support.pages import REPO, all_pages, blocks, lay_sample_data, words
+from support.programs import python
 from support.sandbox import sandbox
 from support.serving import serving
 
@@ -66,24 +65,9 @@ def test_the_map_says_how_large_folders_are() -> None:
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Strict: a broken link, a missing page or an unreadable docstring ends it."""
-    result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            str(tmp_path / "site"),
-        ],
-        cwd=REPO,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    environ = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    build = ("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site")
+    python(*build, cwd=REPO, env=environ)
     page = (tmp_path / "site" / "tutorial.html").read_text()
     assert not re.findall(r'(?:src|href)="https?://(?!www\.w3\.org)[^"]*\.(?:js|css|woff2?)"', page)
 

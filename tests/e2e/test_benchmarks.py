@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.programs import python
 
 REPO = Path(__file__).parents[2]
 OWN = ["prepcache", "memory-mapped class"]
@@ -35,12 +36,11 @@ print(json.dumps([*cases, checked(whole, other=1), checked([*whole[1:], range(8)
 
 def measured(folder: Path, rounds: int, peers: str, *contestants: str) -> tuple[dict[str, Any], str]:
     """Results of the smoke workload, and what was printed."""
-    command = [sys.executable, "-m", "benchmarks", "--workloads", "smoke", "--rounds", str(rounds)]
+    command = ["-m", "benchmarks", "--workloads", "smoke", "--rounds", str(rounds)]
     command += ["--peers", peers, "--out", str(folder / "out"), "--data", str(folder / "data"), "--jobs", "1"]
     command += ["--contestants", *contestants, "--limit-s", "0.01"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PREPCACHE")}
-    done = subprocess.run(command, cwd=REPO, env=env, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
+    done = python(*command, cwd=REPO, env=env)
     return json.loads((folder / "out" / "results.json").read_text())["smoke"], done.stdout
 
 
@@ -58,10 +58,7 @@ def test_contestants_are_measured_and_a_missing_peer_named(tmp_path: Path) -> No
 
 
 def test_a_benchmark_epoch_with_wrong_samples_fails_its_check(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CHECKS, str(tmp_path)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
+    assert json.loads(python("-c", CHECKS, tmp_path, cwd=REPO).stdout) == [
         64,
         "an epoch has 56 of 64 samples",
         "sample 8 comes twice in an epoch",

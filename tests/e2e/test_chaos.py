@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -86,9 +84,7 @@ def check_nothing_is_left(chaos: Chaos) -> None:
 def check_the_store(box: Sandbox) -> None:
     """After the daemon: `check` finds nothing, and disk use is the index's sum."""
     root = box.folder / "root"
-    command = [sys.executable, "-m", "prepcached", "check", "--root", str(root)]
-    done = subprocess.run(command, env=box.environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    box.python("-m", "prepcached", "check", "--root", root)
     store = Store(root, limits=Limits(max_bytes=BUDGET_BYTES, min_free_bytes=0))
     try:
         assert store.stats().disk_bytes == stores.disk_use(store) <= BUDGET_BYTES

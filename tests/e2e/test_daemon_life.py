@@ -18,10 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from prepcache.errors import IndexCorrupt, RootUnusable
 from support.fake_daemon import FakeDaemon, reply
+from support.programs import python
 from support.sandbox import ROOM
 from support.serving import READY_S, http_client, open_job, process, raw, wait_until
 from support.stores import RECIPE, item
@@ -55,21 +57,38 @@ HOLDER = textwrap.dedent(
 ITEMS = (item("a") + item("b")).hex()
 
 
-def hold(uds: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-    """A process that has opened a session and leased two items."""
+@contextmanager
+def holder(uds: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has opened a session and leased two items; ended with what it forked."""
     command = [sys.executable, "-c", HOLDER, str(uds), RECIPE, ITEMS, *options]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert holder.stdout is not None
-    return holder, json.loads(holder.stdout.readline())
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as found:
+        try:
+            assert found.stdout is not None and found.stdout.readline()
+            yield found
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(found.pid, signal.SIGKILL)
 
 
-def end(holder: subprocess.Popen[str]) -> None:
-    """Ends it, and what it forked."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(holder.pid, signal.SIGKILL)
-    holder.wait()
-    assert holder.stdout is not None
-    holder.stdout.close()
+def prepcached(
+    *arguments: str, code: int = 0, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`prepcached` in a process of its own, to its end."""
+    return python("-m", "prepcached", *arguments, code=code, env=env)
+
+
+@contextmanager
+def served(
+    folder: Path, *options: str, **kinds: Any
+) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    """A daemon, and a client of it."""
+    with process(folder, *options, **kinds) as daemon, http_client(folder / "s.sock") as http:
+        yield daemon, http
+
+
+def fill(folder: Path, http: httpx.Client, names: str = "abc") -> None:
+    """A job that stores some items."""
+    open_job(http).fill(str(folder / "root" / "v1" / "staging"), names)
 
 
 @pytest.mark.parametrize(
@@ -78,37 +97,29 @@ def end(holder: subprocess.Popen[str]) -> None:
 def test_what_a_killed_job_had_is_free_before_it_would_lapse(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
-        holder, _ = hold(tmp_path / "s.sock", *options)
-        try:
-            job = open_job(http)
-            job.resolve()
-            assert job.lease("ab").json()["granted"] == []
-            os.kill(holder.pid, signal.SIGKILL)
-            assert wait_until(lambda: job.lease("ab", wait_s=0.1).json()["granted"] == [0, 1], LAPSE_S / 2)
-            assert [one["name"] for one in http.get("/v1/sessions").json()["sessions"]] == ["job"]
-        finally:
-            end(holder)
+    with served(tmp_path) as (_, http), holder(tmp_path / "s.sock", *options) as dying:
+        job = open_job(http)
+        job.resolve()
+        assert job.lease("ab").json()["granted"] == []
+        os.kill(dying.pid, signal.SIGKILL)
+        assert wait_until(lambda: job.lease("ab", wait_s=0.1).json()["granted"] == [0, 1], LAPSE_S / 2)
+        assert [one["name"] for one in http.get("/v1/sessions").json()["sessions"]] == ["job"]
 
 
 def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
-    with process(tmp_path) as daemon, http_client(tmp_path / "s.sock") as http:
-        holder, _ = hold(tmp_path / "s.sock")
-        try:
-            job = open_job(http)
-            job.resolve()
-            answers: list[Any] = []
-            waiter = threading.Thread(target=lambda: answers.append(job.lease("ab", wait_s=2)))
-            waiter.start()
-            with http_client(tmp_path / "s.sock") as other:
-                assert wait_until(lambda: other.get("/v1/stats").json()["waiting"] == 1)
-            daemon.terminate()
-            assert daemon.wait(READY_S) == 0
-            waiter.join(READY_S)
-            assert answers[0].status_code == 200 and answers[0].json()["granted"] == []
-            assert not (tmp_path / "s.sock").exists()
-        finally:
-            end(holder)
+    with served(tmp_path) as (daemon, http), holder(tmp_path / "s.sock"):
+        job = open_job(http)
+        job.resolve()
+        answers: list[Any] = []
+        waiter = threading.Thread(target=lambda: answers.append(job.lease("ab", wait_s=2)))
+        waiter.start()
+        with http_client(tmp_path / "s.sock") as other:
+            assert wait_until(lambda: other.get("/v1/stats").json()["waiting"] == 1)
+        daemon.terminate()
+        assert daemon.wait(READY_S) == 0
+        waiter.join(READY_S)
+        assert answers[0].status_code == 200 and answers[0].json()["granted"] == []
+        assert not (tmp_path / "s.sock").exists()
 
 
 HUNG_UP_EARLY = """
@@ -142,12 +153,10 @@ def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> Non
 
 
 def test_a_second_daemon_on_the_same_root_is_refused(tmp_path: Path) -> None:
-    with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
-        command = [sys.executable, "-m", "prepcached", "serve", "--root", str(tmp_path / "root")]
-        second = subprocess.run(
-            [*command, "--uds", str(tmp_path / "s.sock")], capture_output=True, text=True, timeout=READY_S
-        )
-        assert second.returncode == 29 and second.stderr.startswith("prepcached:")
+    with served(tmp_path) as (first, http):
+        places = ("--root", str(tmp_path / "root"), "--uds", str(tmp_path / "s.sock"))
+        second = prepcached("serve", *places, code=29)
+        assert second.stderr.startswith("prepcached:")
         assert f"pid {first.pid}" in second.stderr
         assert "Traceback" not in second.stderr
         assert http.get("/healthz").status_code == 200
@@ -179,7 +188,7 @@ def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
 def test_who_only_looks_does_not_keep_a_daemon_on_demand(tmp_path: Path) -> None:
     """A page that is left open, and a command that watches: they stay connected, or ask again and again."""
     head = b"HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    with process(tmp_path, "--idle-exit", "0.3") as daemon, http_client(tmp_path / "s.sock") as http:
+    with served(tmp_path, "--idle-exit", "0.3") as (daemon, http):
         assert http.get("/v1/stats").status_code == 200
 
         def has_ended_under_looks() -> bool:
@@ -199,7 +208,7 @@ def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> No
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     options = ("--host", "127.0.0.1", "--port", port, "--token-file", str(token), "--log-level", "debug")
-    with process(tmp_path, *options) as daemon, http_client(tmp_path / "s.sock") as http:
+    with served(tmp_path, *options) as (daemon, http):
         job = open_job(http, "a job")
         job.fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
         assert http.post("/v1/leases", content=b"{").status_code == 400
@@ -259,50 +268,42 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     config = tmp_path / "prepcached.toml"
     config.write_text(f'root = "{tmp_path}/root"\n')
 
-    def prepcached(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "prepcached", *arguments, "--config", str(config)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
-
-    with process(tmp_path) as daemon:
-        with http_client(tmp_path / "s.sock") as http:
-            open_job(http).fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
-        beside = prepcached("check", "--json", "--uds", str(tmp_path / "s.sock"))
-        assert (beside.returncode, json.loads(beside.stdout)) == (0, []), beside.stderr
+    of_config, of_socket = ("--config", str(config)), ("--uds", str(tmp_path / "s.sock"))
+    with served(tmp_path) as (daemon, http):
+        fill(tmp_path, http)
+        http.close()
+        assert json.loads(prepcached("check", "--json", *of_socket, *of_config).stdout) == []
         [folder] = [one.parent for one in (tmp_path / "root" / "v1" / "objects").glob("*/*")]
         stray = folder / (folder.name * 32)
         stray.write_text("x")
-        beside = prepcached("check", "--uds", str(tmp_path / "s.sock"))
-        assert (beside.returncode, beside.stdout[:25]) == (1, "found   file-without-row:")
+        beside = prepcached("check", *of_socket, *of_config, code=1)
+        assert beside.stdout.startswith("found   file-without-row:")
         stray.unlink()
-        assert prepcached("check", "--repair").returncode == 29
-        stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"))
-        assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
-    assert prepcached("stop", "--uds", str(tmp_path / "s.sock")).returncode == 3
-    checked = prepcached("check", "--json")
-    assert (checked.returncode, json.loads(checked.stdout)) == (0, []), checked.stdout
+        prepcached("check", "--repair", *of_config, code=29)
+        prepcached("stop", *of_socket, *of_config)
+        assert daemon.wait(READY_S) == 0
+    prepcached("stop", *of_socket, *of_config, code=3)
+    assert json.loads(prepcached("check", "--json", *of_config).stdout) == []
     (tmp_path / "root" / "v1" / "index.sqlite").unlink()
-    rebuilt = prepcached("rebuild")
-    assert rebuilt.returncode == 0, rebuilt.stderr
-    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+    prepcached("rebuild", *of_config)
+    with served(tmp_path) as (_, http):
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
 
 
 def test_stop_ends_the_daemon_that_the_environment_names(
     tmp_path: Path,
 ) -> None:
-    def stop(url: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def stop(url: str, code: int, **more: str) -> subprocess.CompletedProcess[str]:
         environ = {name: text for name, text in os.environ.items() if not name.startswith("PREPCACHE")}
         environ |= {"XDG_CACHE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": "", "PREPCACHE_URL": url, **more}
-        command = [sys.executable, "-m", "prepcached", "stop"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=READY_S, env=environ)
+        return prepcached("stop", code=code, env=environ)
 
     url = f"unix://{tmp_path}/s.sock"
     with process(tmp_path) as daemon:
-        far = stop("http://box:8080")
-        assert far.returncode == 2 and "stop that daemon where it runs" in far.stderr
-        assert stop(url, PREPCACHED_ROOT=str(tmp_path / "other")).returncode == 3
-        stopped = stop(url)
-        assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
+        assert "stop that daemon where it runs" in stop("http://box:8080", 2).stderr
+        stop(url, 3, PREPCACHED_ROOT=str(tmp_path / "other"))
+        stopped = stop(url, 0)
+        assert daemon.wait(READY_S) == 0
     assert stopped.stdout == f"stopped the daemon at {tmp_path}/s.sock (pid {daemon.pid})\n"
 
 
@@ -310,10 +311,8 @@ def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -
     bystander = subprocess.Popen(["sleep", "300"])
     fake = FakeDaemon(str(tmp_path / "s.sock"), lambda _: reply({"pid": bystander.pid}))
     try:
-        command = [sys.executable, "-m", "prepcached", "stop", "--uds", fake.path]
-        stopped = subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
-        assert (stopped.returncode, stopped.stdout) == (1, "")
-        assert "as in a container: stop it there" in stopped.stderr
+        stopped = prepcached("stop", "--uds", fake.path, code=1)
+        assert stopped.stdout == "" and "as in a container: stop it there" in stopped.stderr
         assert bystander.poll() is None
     finally:
         fake.close()
@@ -354,7 +353,7 @@ def test_a_thousand_idle_connections_keep_nobody_waiting(tmp_path: Path) -> None
         assert len(os.listdir(f"/proc/{daemon.pid}/fd")) > 1000
         http = stack.enter_context(http_client(uds))
         job = open_job(http)
-        job.fill(str(tmp_path / "root" / "v1" / "staging"), ["a", "b"])
+        job.fill(str(tmp_path / "root" / "v1" / "staging"), "ab")
         assert http.get("/v1/stats").json()["entries"] == 1
         assert b"prepcache_refused_connections_total 0.0" in http.get("/metrics").content
 
@@ -362,10 +361,7 @@ def test_a_thousand_idle_connections_keep_nobody_waiting(tmp_path: Path) -> None
 def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
     config = tmp_path / "prepcached.toml"
     config.write_text('max_bytes = "64MiB"\nmin_free = "1MiB"\n')
-    with (
-        process(tmp_path, "--config", str(config), environ={}) as daemon,
-        http_client(tmp_path / "s.sock") as http,
-    ):
+    with served(tmp_path, "--config", str(config), environ={}) as (daemon, http):
 
         def limits() -> list[int]:
             told = http.get("/v1/info").json()["limits"]
@@ -390,7 +386,7 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["root", "root/v1"])
 def test_a_daemon_whose_root_is_removed_ends(tmp_path: Path, what: str) -> None:
-    with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
+    with served(tmp_path) as (first, http):
         open_job(http, "still connected").resolve()
         os.rename(tmp_path / what, tmp_path / "removed")
         if what == "root":  # somebody else begins there already
@@ -402,7 +398,7 @@ def test_a_daemon_whose_root_is_removed_ends(tmp_path: Path, what: str) -> None:
     assert not (tmp_path / "s.sock").exists()
     if what == "root":
         assert (tmp_path / "root" / "kept").read_text() == "another daemon's"
-    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+    with served(tmp_path) as (_, http):
         assert http.get("/healthz").status_code == 200
 
 
@@ -419,13 +415,13 @@ def damage(path: Path, skipped: int) -> None:
 
 def test_a_damaged_index_ends_the_daemon_and_is_rebuilt(tmp_path: Path) -> None:
     index = tmp_path / "root" / "v1" / "index.sqlite"
-    with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
-        open_job(http).fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
+    with served(tmp_path) as (first, http):
+        fill(tmp_path, http)
         damage(index, PAGE)
         damage(index.with_name("index.sqlite-wal"), 32)
         assert first.wait(READY_S) == IndexCorrupt.exit_code
     assert not list(index.parent.glob("index.sqlite*")), "the next start may read no page that is damaged"
-    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+    with served(tmp_path) as (_, http):
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
         assert http.get("/v1/stats").json()["recovered"] == {"new index": 1, "indexed": 1}
     log = (tmp_path / "log").read_text()
@@ -454,16 +450,8 @@ main()
 @contextmanager
 def starting(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A daemon that is about to load its libraries, and goes on when it reads a line."""
-    command = [
-        sys.executable,
-        "-c",
-        SERVE,
-        "serve",
-        "--root",
-        str(folder / "root"),
-        "--uds",
-        str(folder / "s"),
-    ]
+    places = ["--root", str(folder / "root"), "--uds", str(folder / "s")]
+    command = [sys.executable, "-c", SERVE, "serve", *places]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     daemon = subprocess.Popen(command, text=True, env={**os.environ, **ROOM}, **pipes)  # type: ignore[call-overload]
     with daemon:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.pages import lay_sample_data
+from support.programs import python
 from support.sandbox import Sandbox, sandbox
 
 SCRIPT = """
@@ -164,13 +163,5 @@ def test_a_lazy_data_set_is_filled(box: Sandbox, project: Path) -> None:
 )
 def test_a_fill_that_cannot_be_says_what_to_write(words: tuple[str, ...], text: str, project: Path) -> None:
     with sandbox() as box:
-        done = subprocess.run(
-            [sys.executable, "-m", "prepcache", *words],
-            cwd=project,
-            env=box.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
+        done = python("-m", "prepcache", *words, code=2, cwd=project, env=box.environ)
     assert text in " ".join(done.stderr.replace("│", " ").split())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from support.jobs import Jobs
+from support.programs import python
 
 JOB = """
 import random
@@ -158,8 +157,7 @@ def test_frozen_draws_are_said_on_every_hit(jobs: Jobs, how: str) -> None:
 
 def prepcache(jobs: Jobs, *arguments: str) -> str:
     """What a command prints."""
-    command = [sys.executable, "-m", "prepcache", *arguments]
-    return subprocess.run(command, env=jobs.box.environ, capture_output=True, text=True, check=True).stdout
+    return python("-m", "prepcache", *arguments, env=jobs.box.environ).stdout
 
 
 UNSTEADY = """

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.programs import python
 from support.sandbox import Sandbox
 
 JOB = """
@@ -181,9 +182,8 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     job.end()
     box.python("-m", "prepcached", "stop")
     command = "from prepcache.command.cli import main; main()"
-    status = [sys.executable, "-c", command, "status"]
-    ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (3, "") and "no daemon runs for" in ended.stderr
+    ended = python("-c", command, "status", code=3, env=box.environ)
+    assert ended.stdout == "" and "no daemon runs for" in ended.stderr
     assert log(box).count("serving ") == 1
     for told in ("prepcache: starting the daemon of ", ""):
         listed = box.python("-c", command, "ls", "--json")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.jobs import Jobs
+from support.programs import python
 from support.serving import READY_S, Serving, serving
 from support.stores import RECIPE
 from support.terminals import terminal
@@ -61,13 +62,7 @@ def test_a_job_runs_in_ascii_with_warnings_as_errors(jobs: Jobs, log: tuple[str,
 def test_commands_write_ascii_without_colours(jobs: Jobs) -> None:
     jobs.run(jobs.write(JOB))
     for command in (["status"], ["ls"], ["explain"]):
-        shown = subprocess.run(
-            [sys.executable, "-m", "prepcache", *command],
-            env=os.environ | jobs.box.environ | LITTLE,
-            capture_output=True,
-            check=True,
-            text=True,
-        )
+        shown = python("-m", "prepcache", *command, env=os.environ | jobs.box.environ | LITTLE)
         assert shown.stdout.isascii() and "\x1b" not in shown.stdout and shown.stderr == ""
 
 

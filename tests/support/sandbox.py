@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prepcache.protocol.places import own_root
+from support import programs
 
 if TYPE_CHECKING:
-    from support.fork_processes import Daemons
+    from support.forked import Daemons
 
 NO_TORCH = Path(__file__).parent / "no_torch"
 
@@ -72,19 +72,8 @@ class Sandbox:
         self, *arguments: str | Path, environ: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Runs this Python to its end; a job that fails fails the test, with what it said."""
-        result = subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            env=self.environ_of(*arguments) | dict(environ or {}),
-            cwd=cwd or self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, (
-            f"{arguments}: exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-        )
-        return result
+        env = self.environ_of(*arguments) | dict(environ or {})
+        return programs.python(*arguments, env=env, cwd=cwd or self.folder)
 
 
 @contextmanager

@@ -6,8 +6,6 @@ import collections
 import dataclasses
 import enum
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ from prepcache import artifact
 from prepcache.artifact import sample_tree
 from prepcache.errors import SampleError
 from support.artifacts import RECIPE, digest, write
+from support.programs import python
 
 
 class Pair(NamedTuple):
@@ -130,7 +129,7 @@ def test_a_namedtuple_of_an_unloaded_module_is_not_imported(tmp_path: Path) -> N
     )
     pair = collections.namedtuple("Pair", "x y", module="antigravity")
     write(tmp_path / "a", [pair(7, "y")])
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "a")], check=True, timeout=60)
+    python("-c", program, tmp_path / "a")
 
 
 def test_a_namedtuple_whose_fields_changed_is_not_mistaken() -> None:

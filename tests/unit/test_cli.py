@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -32,6 +31,7 @@ from prepcache.protocol.units import (
     span_text,
 )
 from prepcached import cli as daemon_cli
+from support.programs import python
 
 
 def run(
@@ -135,11 +135,8 @@ def test_key_reads_a_file_and_never_runs_it(
 )
 def test_a_daemon_without_its_extra_says_what_to_install(tmp_path: Path, command: str, missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from prepcached.cli import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", program, command, "--root", str(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (1, "")
+    ended = python("-c", program, command, "--root", tmp_path, code=1)
+    assert ended.stdout == ""
     told = f'the daemon\'s dependencies are not installed ({missing}): pip install "prepcache[server]"'
     assert ended.stderr == f"prepcached: {told}\n"
 
@@ -147,7 +144,7 @@ def test_a_daemon_without_its_extra_says_what_to_install(tmp_path: Path, command
 @pytest.mark.parametrize("command", ["prepcache.command.cli", "prepcached.cli"])
 def test_the_version_is_told(command: str) -> None:
     code = f"import sys, {command} as it; sys.argv = ['x', '--version']; it.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout == f"{command.partition('.')[0]} {prepcache.__version__}\n"
 
 

@@ -21,6 +21,7 @@ import pytest
 from prepcache.daemon import launcher as launcher_module
 from prepcache.daemon.launcher import Launcher
 from prepcache.errors import DaemonUnreachable
+from support.programs import python
 
 STAND_IN = """
 import os, sys, json, signal, time
@@ -212,8 +213,7 @@ HEAVY = {
 )
 def test_what_is_heavy_is_loaded_only_where_it_is_needed(code: str, needed: set[str]) -> None:
     program = f"import sys\n{code}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert HEAVY & set(done.stdout.split()) <= needed
+    assert HEAVY & set(python("-c", program).stdout.split()) <= needed
 
 
 def test_who_may_not_use_the_system_service_is_told_how_he_may(

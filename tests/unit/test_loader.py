@@ -7,8 +7,6 @@ import gc
 import itertools
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -24,6 +22,7 @@ from prepcache import loader as loader_module
 from prepcache.collate import pad_collate
 from prepcache.loader import AHEAD, Loader
 from support.artifacts import same
+from support.programs import python
 from support.rows import Stored, rows_of, stored_images
 
 COUNT = 23
@@ -227,11 +226,8 @@ assert next(builtins.epoch).tolist() == [0, 1]
 
 def test_an_epoch_kept_to_the_end_of_a_process_ends_silently() -> None:
     """Its thread ends before the interpreter kills threads, which aborts in the middle of torch's code."""
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", KEPT], env=environ, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    done = python("-c", KEPT)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 STUCK = """
@@ -252,11 +248,7 @@ raise KeyError("left")
 
 
 def test_a_process_ends_in_the_middle_of_a_slow_batch() -> None:
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", STUCK], env=environ, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 1 and done.stderr.endswith("KeyError: 'left'\n"), done.stderr
+    assert python("-c", STUCK, code=1).stderr.endswith("KeyError: 'left'\n")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

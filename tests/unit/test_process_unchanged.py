@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from support.programs import python
 
 JOB = """
 import sys
@@ -75,16 +75,10 @@ assert added == ["sys.addaudithook"], added
 """
 
 
-def test_nothing_of_the_process_is_changed(tmp_path: object) -> None:
-    path = os.path.join(str(tmp_path), "a.txt")
-    with open(path, "w") as file:
-        file.write("text")
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", JOB, path]
-    done = subprocess.run(
-        command, env=environ, cwd=str(tmp_path), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_nothing_of_the_process_is_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+    python("-c", JOB, path, cwd=tmp_path)
 
 
 LAST = """
@@ -109,10 +103,6 @@ for module in (prepcache, audit, context, builtins, contextlib, json, sys):
 
 def test_what_opens_files_at_the_end_does_not_fail(tmp_path: Path) -> None:
     environ = os.environ | {"PREPCACHE": "off", "XDG_CACHE_HOME": str(tmp_path)}
-    environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    done = subprocess.run(
-        [sys.executable, "-c", LAST], env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-c", LAST, env=environ)
     assert "tried" in done.stdout and "failed" not in done.stdout, done.stdout
     assert not done.stderr, done.stderr

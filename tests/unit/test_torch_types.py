@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 import prepcache
 from prepcache import CachedDataset, Loader
+from support.programs import python
 
 WITHOUT = """
 import sys
@@ -41,8 +40,7 @@ def test_it_is_one_of_torchs_where_torch_is_loaded() -> None:
 
 
 def test_a_job_of_numpy_alone_has_data_sets_too() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python("-c", WITHOUT)
 
 
 class Augmented(CachedDataset[str]):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 from prepcache.errors import BadRequest, PrepcacheError, all_errors, from_problem
 from prepcache.protocol import inspection, wire
 from prepcached import problems
+from support.programs import python
 
 HEX = "ab" * 32
 REF = {"key": HEX, "digest": HEX, "size_bytes": 9, "items": 1, "rows": 2, "cost_s": 0.5}
@@ -164,8 +163,7 @@ manifests.decode(b'{"version": 1, "artifacts": []}')
 sys.setprofile(None)
 print(looks)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert python("-c", program).stdout == "[]\n"
 
 
 def test_every_error_comes_out_as_itself() -> None:

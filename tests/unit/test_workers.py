@@ -28,6 +28,7 @@ from prepcache.keys.markers import Plain, Tree
 from prepcache.keys.observation import audit
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
+from support.programs import python
 
 Make = Callable[[Job, Callable[[int], Any]], Workers]
 
@@ -399,8 +400,7 @@ print(part.index, type(part.error).__name__, part.error)
 )
 def test_the_item_is_named_at_which_a_worker_ended_and_how(end: str, told: str) -> None:
     """However many of its chunk it had made by then, and not sent."""
-    done = subprocess.run([sys.executable, "-c", DIES, end], capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith(told), done
+    assert python("-c", DIES, end).stdout.startswith(told)
 
 
 ITEMS = 60
