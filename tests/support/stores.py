@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 from blake3 import blake3
 
 from prepcache import artifact
@@ -101,6 +102,20 @@ def put(
             patch = mock.patch.object(commit, "_check_observed", lambda conn, *_: in_transaction(conn))
             seams.enter_context(patch)
         return store.commit(scoped, [staged], owner_uid=owner, holder=holder)
+
+
+def failing(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, error: OSError, when: Callable[[str], bool]
+) -> None:
+    """Calls of a function fail whose path is such a one."""
+    call = getattr(owner, name)
+
+    def fail(path: Any, *given: Any, **named: Any) -> Any:
+        if when(str(path)):
+            raise error
+        return call(path, *given, **named)
+
+    patch.setattr(owner, name, fail)
 
 
 def evict_to_fit(store: Store, size_bytes: int) -> bool:

@@ -22,6 +22,7 @@ from prepcache.protocol import wire
 from prepcache.report import Report, Tally
 from prepcache.settings import Mode
 from support.fills import Index
+from support.stores import Clock
 
 
 def tally(items: list[int]) -> Tally:
@@ -67,16 +68,8 @@ def test_a_report_reads_as_a_sentence() -> None:
     )
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def shown() -> tuple[Progress, Clock, list[tuple[int, int]]]:
-    clock = Clock()
+    clock = Clock(0.0)
     told: list[tuple[int, int]] = []
     progress = Progress("job", 1000, 100, None, lambda done, total: told.append((done, total)), clock)
     return progress, clock, told
@@ -128,7 +121,7 @@ def test_a_dumb_terminal_has_lines(
     """rich draws nothing there: a fill of hours once told of nothing."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    clock = Clock()
+    clock = Clock(0.0)
     progress = Progress("job", 10, 0, is_shown, lambda done, total: None, clock)
     clock.now = 6.0
     progress.advance(5, 0)
@@ -141,7 +134,7 @@ def test_a_bar_is_one_line_of_the_terminal_and_goes_away(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
-    clock = Clock()
+    clock = Clock(0.0)
     name = "a_package.of_mine.for_preparation.with_names.tokenizer.tokenize"
     progress = Progress(name, 1000, 100, True, lambda done, total: None, clock)
     clock.now = 2.0
@@ -181,7 +174,7 @@ def test_a_job_goes_on_whatever_its_stderr_is(
 ) -> None:
     stderr = make()
     monkeypatch.setattr(sys, "stderr", stderr)
-    clock = Clock()
+    clock = Clock(0.0)
     told: list[tuple[int, int]] = []
     say("opened")
     progress = Progress("job", 10, 0, is_shown, lambda done, total: told.append((done, total)), clock)
@@ -208,7 +201,7 @@ def test_ranks_other_than_the_first_say_only_what_is_wrong(
     say("as it should")
     say("wrong", is_wrong=True)
     say("asked for", True)
-    clock = Clock()
+    clock = Clock(0.0)
     progress = Progress("job", 10, 0, None, lambda done, total: None, clock)
     clock.now = 60.0
     progress.advance(5, 0)

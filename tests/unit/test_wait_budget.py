@@ -11,34 +11,29 @@ import pytest
 from prepcache.daemon import waits
 from prepcache.daemon.wait_budget import OwnTime, WaitBudget
 from prepcache.errors import DaemonUnreachable, NotFound
+from support.stores import Clock
 
 URL = "unix:///somewhere"
 
 
-class Clock:
+class Waited(Clock):
     """Time passes only when somebody waits."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> Waited:
+    return Waited(100.0)
 
 
 @pytest.fixture
-def budget(clock: Clock) -> WaitBudget:
+def budget(clock: Waited) -> WaitBudget:
     return WaitBudget(5.0, clock=clock, sleep=clock.wait)
 
 
-def failing(clock: Clock, why: str, takes_s: float | None = None) -> Callable[[float], Any]:
+def failing(clock: Waited, why: str, takes_s: float | None = None) -> Callable[[float], Any]:
     """An attempt that fails after `takes_s`, or after all that it may take."""
 
     def attempt(limit_s: float) -> Any:
@@ -48,7 +43,7 @@ def failing(clock: Clock, why: str, takes_s: float | None = None) -> Callable[[f
     return attempt
 
 
-def answering(clock: Clock, takes_s: float) -> Callable[[float], str]:
+def answering(clock: Waited, takes_s: float) -> Callable[[float], str]:
     def attempt(limit_s: float) -> str:
         clock.wait(takes_s)
         return "answer"
@@ -56,7 +51,7 @@ def answering(clock: Clock, takes_s: float) -> Callable[[float], str]:
     return attempt
 
 
-def starting(clock: Clock) -> Callable[[float], str]:
+def starting(clock: Waited) -> Callable[[float], str]:
     up_at = clock.now + 1.0
 
     def attempt(limit_s: float) -> str:
@@ -67,7 +62,7 @@ def starting(clock: Clock) -> Callable[[float], str]:
     return attempt
 
 
-def test_a_hang_costs_the_budget_once_and_nothing_afterwards(budget: WaitBudget, clock: Clock) -> None:
+def test_a_hang_costs_the_budget_once_and_nothing_afterwards(budget: WaitBudget, clock: Waited) -> None:
     with pytest.raises(DaemonUnreachable, match=r"and this job has waited 3\.0 s for it in all"):
         budget.run(URL, failing(clock, "broken"))
     assert clock.now == pytest.approx(103.0)
@@ -78,27 +73,27 @@ def test_a_hang_costs_the_budget_once_and_nothing_afterwards(budget: WaitBudget,
     assert budget.is_gone
 
 
-def test_slow_answers_are_charged_beyond_what_is_free(budget: WaitBudget, clock: Clock) -> None:
+def test_slow_answers_are_charged_beyond_what_is_free(budget: WaitBudget, clock: Waited) -> None:
     budget.run(URL, answering(clock, waits.FREE_S))
     assert budget.remaining_s == 3.0
     budget.run(URL, answering(clock, 1.0 + waits.FREE_S))
     assert budget.remaining_s == pytest.approx(2.0)
 
 
-def test_a_long_poll_that_is_answered_in_time_costs_nothing(budget: WaitBudget, clock: Clock) -> None:
+def test_a_long_poll_that_is_answered_in_time_costs_nothing(budget: WaitBudget, clock: Waited) -> None:
     for _ in range(100):
         budget.run(URL, answering(clock, 2.0), wait_s=2.0)
     assert budget.remaining_s == 3.0
 
 
-def test_an_absent_daemon_costs_no_time_and_may_come_later(budget: WaitBudget, clock: Clock) -> None:
+def test_an_absent_daemon_costs_no_time_and_may_come_later(budget: WaitBudget, clock: Waited) -> None:
     with pytest.raises(DaemonUnreachable):
         budget.run(URL, failing(clock, "absent", 0.0))
     assert clock.now == 100.0 and not budget.is_gone
     assert budget.run(URL, answering(clock, 0.0)) == "answer"
 
 
-def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget: WaitBudget, clock: Clock) -> None:
+def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget: WaitBudget, clock: Waited) -> None:
     budget.run(URL, answering(clock, 0.0))
     down_until = clock.now + 1.8
 
@@ -111,11 +106,11 @@ def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget: WaitBud
     assert 0.5 < budget.remaining_s < 1.6
 
 
-def test_a_daemon_that_is_being_started_is_waited_for(budget: WaitBudget, clock: Clock) -> None:
+def test_a_daemon_that_is_being_started_is_waited_for(budget: WaitBudget, clock: Waited) -> None:
     assert budget.run(URL, starting(clock), start=lambda: True) == "up"
 
 
-def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, clock: Clock) -> None:
+def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, clock: Waited) -> None:
     assert budget.run(URL, answering(clock, 600.0), wait_s=2.0) == "answer"
     assert budget.remaining_s == 3.0
     outcomes = iter([DaemonUnreachable("late", why="broken"), None])
@@ -141,7 +136,7 @@ def test_a_refusal_is_an_answer(budget: WaitBudget) -> None:
 
 
 def test_there_is_one_warning_and_it_says_who_and_what_now(
-    budget: WaitBudget, clock: Clock, caplog: pytest.LogCaptureFixture
+    budget: WaitBudget, clock: Waited, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         with pytest.raises(DaemonUnreachable):
@@ -151,7 +146,7 @@ def test_there_is_one_warning_and_it_says_who_and_what_now(
     assert URL in record.getMessage() and "preprocesses by itself" in record.getMessage()
 
 
-def outage(budget: WaitBudget, clock: Clock) -> float:
+def outage(budget: WaitBudget, clock: Waited) -> float:
     """How long a hang is waited for."""
     started = clock.now
     with pytest.raises(DaemonUnreachable):
@@ -159,7 +154,7 @@ def outage(budget: WaitBudget, clock: Clock) -> float:
     return clock.now - started
 
 
-def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: Clock) -> None:
+def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: Waited) -> None:
     lost = [outage(budget, clock)]
     while budget.is_away:
         budget.come_back()
@@ -172,7 +167,7 @@ def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: 
 
 
 @pytest.mark.parametrize("why", ["nonsense", "failed"])
-def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Clock, why: str) -> None:
+def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Waited, why: str) -> None:
     def start() -> bool:
         raise DaemonUnreachable("it is not installed", why="failed")
 
@@ -183,7 +178,7 @@ def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Clock,
     assert budget.is_gone
 
 
-def test_a_person_who_asks_has_all_of_the_time(clock: Clock) -> None:
+def test_a_person_who_asks_has_all_of_the_time(clock: Waited) -> None:
     with pytest.raises(DaemonUnreachable, match="cannot be reached"):
         OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", failing(clock, "broken", 1.2))
     assert clock.now == pytest.approx(105.0, abs=1.2)

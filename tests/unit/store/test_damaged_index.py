@@ -17,30 +17,24 @@ from support.stores import RECIPE, Clock, item, put
 MADE_AGAIN = {"new index": 1, "indexed": 3}
 
 
-def damage_index(root: Path, damage: str, suffix: str = "") -> bytes:
-    path = root / "v1" / f"index.sqlite{suffix}"
-    data = bytearray(path.read_bytes())
-    if damage == "header":
-        data[:100] = b"x" * 100
-    elif damage == "middle":
-        data[4096:] = b"\x5a" * (len(data) - 4096)
-    elif damage == "zeros":
-        data[200:] = bytes(len(data) - 200)
-    elif damage == "empty-page":
-        data[4096:8192] = b"\xff" * 4096
-    elif damage == "schema":
-        data = data.replace(b"disk_bytes", b"disk_bytez")
-    elif damage == "schema-text":
-        data = data.replace(b"CREATE TABLE notes", b"CREATE \xdb\xffBLE notes")
-    else:
-        del data[len(data) // 2 :]
-    path.write_bytes(data)
-    return bytes(data)
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "header": lambda data: b"x" * 100 + data[100:],
+    "middle": lambda data: data[:4096] + b"\x5a" * (len(data) - 4096),
+    "zeros": lambda data: data[:200] + bytes(len(data) - 200),
+    "empty-page": lambda data: data[:4096] + b"\xff" * 4096 + data[8192:],
+    "schema": lambda data: data.replace(b"disk_bytes", b"disk_bytez"),
+    "schema-text": lambda data: data.replace(b"CREATE TABLE notes", b"CREATE \xdb\xffBLE notes"),
+    "cut": lambda data: data[: len(data) // 2],
+}
 
 
-@pytest.mark.parametrize(
-    "damage", ["header", "middle", "zeros", "empty-page", "schema", "schema-text", "cut"]
-)
+def damage_index(root: Path, damage: str) -> bytes:
+    path = root / "v1" / "index.sqlite"
+    path.write_bytes(data := DAMAGES[damage](path.read_bytes()))
+    return data
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_index_is_made_again(
     root: Path,
     open_store: Callable[..., Store],

@@ -22,7 +22,7 @@ from prepcached.store import staging
 from prepcached.store.db import Index, discard
 from prepcached.store.store import Store, check_root, rebuild
 from support import stores
-from support.stores import RECIPE, Clock, item, put
+from support.stores import RECIPE, Clock, failing, item, put
 
 
 def objects(root: Path) -> list[Path]:
@@ -182,14 +182,7 @@ def test_root_is_told_whose_store_it_is(root: Path, monkeypatch: pytest.MonkeyPa
 def test_a_folder_that_cannot_be_listed_is_an_error(
     root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listdir = os.listdir
-
-    def fail(path: str) -> list[str]:
-        if str(path).endswith("/objects/ab"):
-            raise OSError(5, "Input/output error", path)
-        return listdir(path)
-
-    monkeypatch.setattr(os, "listdir", fail)
+    failing(monkeypatch, os, "listdir", OSError(5, "Input/output error"), lambda path: path.endswith("/ab"))
     with pytest.raises(errors.StoreError, match="Input/output error"):
         open_store()
     monkeypatch.undo()

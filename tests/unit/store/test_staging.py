@@ -19,7 +19,7 @@ from prepcached.leases import MAX_LEASED_ITEMS
 from prepcached.store import staging
 from prepcached.store.store import Store
 from support import stores
-from support.stores import RECIPE, item, stage
+from support.stores import RECIPE, failing, item, stage
 
 ME = os.getuid()
 
@@ -172,14 +172,8 @@ def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store: Store) -> None
 def test_a_disk_that_cannot_tell_does_not_blame_the_file(
     ready: Store, fault: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staged, os_open = stage(ready, [1]), os.open
-
-    def failing(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if path == staged.name:
-            raise OSError(fault, os.strerror(fault), path)
-        return os_open(path, flags, mode, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "open", failing)
+    staged = stage(ready, [1])
+    failing(monkeypatch, os, "open", OSError(fault, os.strerror(fault)), staged.name.__eq__)
     with pytest.raises(errors.StoreError, match=os.strerror(fault)):
         ready.commit(RECIPE, [staged], owner_uid=ME)
 

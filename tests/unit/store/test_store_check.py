@@ -15,36 +15,6 @@ from support import stores
 from support.stores import item, put
 
 
-def spoil_file_without_row(store: Store) -> None:
-    sql(store, "DELETE FROM artifacts WHERE id = 1")
-
-
-def spoil_row_without_file(store: Store) -> None:
-    first_object(store).unlink()
-
-
-def spoil_wrong_size(store: Store) -> None:
-    path = first_object(store)
-    path.chmod(0o640)
-    path.write_bytes(path.read_bytes() + b"x")
-
-
-def spoil_temporary_file(store: Store) -> None:
-    (Path(store.root) / "v1" / "tmp" / "half").write_text("half")
-
-
-def spoil_doomed_file(store: Store) -> None:
-    sql(store, "INSERT INTO doomed SELECT digest FROM artifacts WHERE id = 1")
-    sql(store, "DELETE FROM artifacts WHERE id = 1")
-
-
-SPOILERS = {
-    name.removeprefix("spoil_").replace("_", "-"): spoil
-    for name, spoil in list(globals().items())
-    if name.startswith("spoil_")
-}
-
-
 def sql(store: Store, statement: str) -> None:
     with store.index.write() as conn:
         conn.exec_driver_sql(statement)
@@ -56,6 +26,20 @@ def first_object(store: Store) -> Path:
     return Path(store.objects) / digest[:2] / digest
 
 
+def lengthen(path: Path) -> None:
+    path.chmod(0o640)
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+DELETE = "DELETE FROM artifacts WHERE id = 1"
+DOOM = "INSERT INTO doomed SELECT digest FROM artifacts WHERE id = 1"
+SPOILERS: dict[str, Callable[[Store], object]] = {
+    "file-without-row": lambda store: sql(store, DELETE),
+    "row-without-file": lambda store: first_object(store).unlink(),
+    "wrong-size": lambda store: lengthen(first_object(store)),
+    "temporary-file": lambda store: (Path(store.root) / "v1" / "tmp" / "half").write_text("half"),
+    "doomed-file": lambda store: (sql(store, DOOM), sql(store, DELETE)),
+}
 AT_A_START = {"temporary-file": "temporary", "doomed-file": "doomed", "file-without-row": "indexed",
               "row-without-file": "lost"}  # fmt: skip
 
@@ -85,7 +69,7 @@ def test_what_cannot_be_read_is_left_and_not_called_mended(
 ) -> None:
     store = open_store()
     put(store, 1)
-    spoil_file_without_row(store)
+    SPOILERS["file-without-row"](store)
     store.close()
     with monkeypatch.context() as failing:
         failing.setattr(staging, "hash_file", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))

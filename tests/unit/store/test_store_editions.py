@@ -18,7 +18,7 @@ from prepcached.store import commit as committing
 from prepcached.store.db import discard
 from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
-from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, put, stage
+from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, failing, put, stage
 
 
 def answered(store: Store) -> list[tuple[int, int]]:
@@ -63,15 +63,9 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(
 ) -> None:
     old = only(store, "a", "b")
     staged = stage(store, "a", edition=1)
-    opened = builtins.open
-
-    def unreadable(path: object, *mode: object, **more: object) -> object:
-        if str(path).endswith(old.digest):
-            raise OSError(errno.EMFILE, "Too many open files")
-        return opened(path, *mode, **more)  # type: ignore[call-overload]
-
-    with monkeypatch.context() as patched:
-        patched.setattr(builtins, "open", unreadable)
+    with monkeypatch.context() as patch:
+        error = OSError(errno.EMFILE, "Too many open files")
+        failing(patch, builtins, "open", error, lambda path: path.endswith(old.digest))
         with pytest.raises(errors.StoreError):
             store.commit(RECIPE, [staged], owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == (old,)
@@ -167,16 +161,10 @@ def test_a_rebuild_that_fails_half_way_leaves_no_lower_edition(
     store.close()
     path.write_bytes(kept)  # a daemon that is killed in mid-commit has not unlinked it
     discard(store.layout.index)
-    last, listed = os.path.join(store.objects, "ff"), os.listdir
     assert "ff" not in (old.digest[:2], new.digest[:2])
-
-    def listdir(folder: str) -> list[str]:
-        if folder == last:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
-        return listed(folder)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", listdir)
+        last = os.path.join(store.objects, "ff")
+        failing(patch, os, "listdir", OSError(errno.EIO, os.strerror(errno.EIO), last), last.__eq__)
         with pytest.raises(errors.StoreError, match="scanned"):
             open_store()
     assert open_store().resolve(RECIPE).artifacts == (new,)

@@ -209,15 +209,8 @@ def test_a_damaged_part_is_removed_and_the_others_merge(store: Store, damage: st
 def test_an_unreadable_part_stops_no_other_merge(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
     path = str(Path(store.objects) / refs[3].digest[:2] / refs[3].digest)
-    opened = os.open
-
-    def open_it(name: str, *given: Any, **kinds: Any) -> int:
-        if name == path:
-            raise OSError(errno.EIO, "Input/output error", path)
-        return opened(name, *given, **kinds)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", open_it)
+        stores.failing(patch, os, "open", OSError(errno.EIO, "Input/output error", path), path.__eq__)
         merge_all(store)
     assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [1, FANOUT]
     assert store.stats().damaged == 0

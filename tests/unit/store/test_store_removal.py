@@ -45,15 +45,9 @@ def test_bytes_that_a_commit_replaces_itself_are_not_held(store: Store) -> None:
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Artifacts cannot be unlinked until this is undone."""
-    unlink = os.unlink
-
-    def fail(path: str) -> None:
-        if "/objects/" in str(path):
-            raise PermissionError(1, "Operation not permitted", path)
-        unlink(path)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", fail)
+        error = PermissionError(1, "Operation not permitted")
+        stores.failing(patch, os, "unlink", error, lambda path: "/objects/" in path)
         yield patch
 
 
