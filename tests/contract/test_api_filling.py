@@ -89,7 +89,8 @@ def waiting(served: Serving) -> int:
     return found
 
 
-def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving) -> None:
+@pytest.mark.parametrize("how", ["committed", "left by a dead session"])
+def test_a_waiting_job_wakes_when_items_are_committed_or_free(served: Serving, how: str) -> None:
     first, second = served.job("first"), served.job("second")
     seen = first.resolve().json()["generation"]
     lease = first.lease("ab").json()["lease"]
@@ -97,28 +98,20 @@ def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving) -> No
     waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
     waiter.start()
     assert wait_until(lambda: waiting(served) == 1)
-    first.commit([lease], [first.stage(served.store.staging, "ab")])
+    if how == "committed":
+        first.commit([lease], [first.stage(served.store.staging, "ab")])
+    else:
+        first.close()
     waiter.join(30)
-    assert answers[0]["look_again"]["artifacts"][0]["items"] == 2
-
-
-def test_a_waiting_job_gets_the_items_that_a_dead_session_leaves(served: Serving) -> None:
-    first, second = served.job("first"), served.job("second")
-    seen = first.resolve().json()["generation"]
-    first.lease("ab")
-    answers: list[Any] = []
-    waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
-    waiter.start()
-    assert wait_until(lambda: waiting(served) == 1)
-    first.close()
-    waiter.join(30)
-    assert answers[0]["granted"] == [0, 1]
+    if how == "committed":
+        assert answers[0]["look_again"]["artifacts"][0]["items"] == 2
+    else:
+        assert answers[0]["granted"] == [0, 1]
 
 
 def test_items_that_no_lease_names_are_refused(served: Serving) -> None:
     job = served.job("greedy")
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
+    lease = job.leased("ab")
     detail = problem(
         job.commit([lease], [job.stage(served.store.staging, "abc")]), 422, "staged-file-refused"
     )
@@ -144,8 +137,7 @@ def test_a_commit_whose_answer_was_lost_is_answered_again(served: Serving, names
 
 def test_files_that_another_session_staged_are_refused(served: Serving) -> None:
     job, other = served.job("job"), served.job("other")
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
+    lease = job.leased("ab")
     staged = other.stage(served.store.staging, "ab")
     detail = problem(job.commit([lease], [staged]), 422, "staged-file-refused")
     assert "job (pid" in detail
@@ -166,14 +158,13 @@ def test_a_generation_from_the_future_is_refused(served: Serving) -> None:
 
 def test_a_released_lease_frees_its_items_at_once(served: Serving) -> None:
     job, other = served.job("job"), served.job("other")
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
+    lease = job.leased("ab")
     assert job.release(lease).status_code == 204
     assert other.lease("ab").json()["granted"] == [0, 1]
     problem(job.commit([lease], [job.stage(served.store.staging, "ab")]), 409, "lease-lapsed")
 
 
-def test_no_room_is_said_at_the_lease(tmp_path: Path) -> None:
+def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path: Path) -> None:
     with serving(tmp_path, max_bytes=1 << 20) as served:
         job = served.job()
         job.resolve()
@@ -181,17 +172,10 @@ def test_no_room_is_said_at_the_lease(tmp_path: Path) -> None:
         assert answer["is_declined"] and answer["lease"] is None
         assert answer["reason"] == "1.0 GiB exceed the cache's limit: 1.0 MiB (--max-bytes)"
 
-
-def test_a_decline_at_the_lease_is_counted_once(tmp_path: Path) -> None:
-    with serving(tmp_path, max_bytes=1 << 20) as served:
-        job = served.job()
-        job.resolve()
-
         def seen() -> tuple[int, int]:
             (session,) = job.http.get("/v1/sessions").json()["sessions"]
             return job.http.get("/v1/stats").json()["declined_items"], session["declined_items"]
 
-        assert job.lease("ab", nbytes=1 << 30).json()["is_declined"]
         assert seen() == (0, 0), "it asks for fewer"
         for _ in range(3):
             job.lease("ab", nbytes=1 << 30, left=750)
@@ -216,8 +200,7 @@ def test_a_recipe_without_room_counts_as_a_miss(tmp_path: Path) -> None:
 @pytest.mark.parametrize("raw", [b"", (1 << 40).to_bytes(8, "little")], ids=["zeros", "long header"])
 def test_a_staged_file_with_a_bad_header_leaves_the_lease(served: Serving, raw: bytes) -> None:
     job = served.job("confused")
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
+    lease = job.leased("ab")
     staged = job.stage(served.store.staging, "ab")
     path = Path(served.store.staging) / staged["name"]
     path.write_bytes(raw.ljust(path.stat().st_size, b"\0"))

@@ -214,7 +214,7 @@ def test_a_job_of_an_admin_takes_away_only_what_it_was_given(served: Serving) ->
 def test_an_equal_artifact_of_another_user_is_not_ones_own(served: Serving) -> None:
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.fill(served.store.staging, "ab")
-    lease = bob.lease("ab", bob.resolve().json()["generation"]).json()["lease"]
+    lease = bob.leased("ab")
     refused = bob.commit([lease], [bob.stage(served.store.staging, "ab")])
     assert refused.json()["code"] == "declined"
     assert bob.resolve().json()["artifacts"] == []
@@ -251,8 +251,7 @@ def test_entries_after_a_restart_stay_with_their_user(tmp_path: Path) -> None:
 def test_a_job_under_way_stops_sharing_with_former_peers(tmp_path: Path) -> None:
     with isolated(tmp_path) as served:
         carol = job_of(served, CAROL)
-        carol.resolve()
-        lease = carol.lease("ab").json()["lease"]
+        lease = carol.leased("ab")
     with serving(tmp_path, isolation="user", trusted=(DAVE,)) as served:
         again = Job(as_user(served, CAROL), carol.session, carol.token)
         refused = again.commit([lease], [again.stage(served.store.staging, "ab")])

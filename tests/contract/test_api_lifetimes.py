@@ -150,8 +150,7 @@ def test_a_stop_finishes_the_commit_that_is_under_way(
     answers: list[Any] = []
     with serving(tmp_path) as served:
         job = served.job()
-        job.resolve()
-        lease = job.lease("ab").json()["lease"]
+        lease = job.leased("ab")
         staged = job.stage(served.store.staging, "ab")
         with slow_commits(served, monkeypatch) as (begun, may_go_on):
             committer = threading.Thread(target=lambda: answers.append(job.commit([lease], [staged])))
@@ -242,8 +241,7 @@ def test_a_stop_breaks_off_a_purge_between_two_batches(
 def test_a_commit_outlives_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path) as served:
         job, other = served.job("dying"), served.job("other")
-        job.resolve()
-        lease = job.lease("abc").json()["lease"]
+        lease = job.leased("abc")
         staged = job.stage(served.store.staging, "ab")
         job.stage(served.store.staging, "c")
         with slow_commits(served, monkeypatch) as (begun, may_go_on):

@@ -68,7 +68,7 @@ def test_what_a_session_stages_as_a_sweep_begins_stays(
 def test_zeros_are_refused_before_room_is_made_for_them(served: Serving) -> None:
     put(served.store, "a")
     job = served.job()
-    lease = job.lease("b", job.resolve().json()["generation"]).json()["lease"]
+    lease = job.leased("b")
     path = Path(served.store.staging) / f"{job.session}.zeros"
     path.touch(0o640)
     os.truncate(path, SPARSE_BYTES)

@@ -65,6 +65,12 @@ class Job:
                 "items": run_of, "want": len(names)}  # fmt: skip
         return self.post("/v1/leases", {**body, **members})
 
+    def leased(self, names: Sequence[object], **members: Any) -> dict[str, Any]:
+        """A lease on these items, of a recipe that the daemon knows by then."""
+        lease = self.lease(names, self.resolve().json()["generation"], **members).json()["lease"]
+        assert lease is not None
+        return dict(lease)
+
     def heartbeat(self, **members: Any) -> httpx.Response:
         return self.post(f"/v1/sessions/{self.session}/beat", members)
 
