@@ -124,7 +124,8 @@ if __name__ == "__main__":
         tell(ds, samples=list(ds))
         sys.exit()
     with ProcessPoolExecutor(1, mp_context=get_context(sys.argv[1])) as pool:
-        prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
+        if sys.argv[4:]:  # which starts its processes
+            prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
         pathlib.Path(sys.argv[2]).write_text(sys.argv[3])
         ds = prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
         tell(ds, samples=list(ds))
@@ -153,25 +154,11 @@ def test_an_executor_with_outdated_code_stores_nothing(jobs: Jobs, how: str, wha
         f"def make(item):\n    import helper\n    return item * helper.{what}\n"
     )
     script = jobs.write(KEPT)
-    told = jobs.run(script, how, helper, OUTDATED.format(n=1000))
+    told = jobs.run(script, how, helper, OUTDATED.format(n=1000), "is begun")
     assert told["samples"] == [0, 2, 4, 6], "the executor's is the old one"
     assert any("helper.py of another time is loaded" in line for line in told["why"]), told
     looked = jobs.run(script, "look")
     assert (looked["samples"], looked["hit"]) == ([0, 1000, 2000, 3000], 0)
-
-
-WRITTEN_BY_THE_JOB = """
-import pathlib, sizes
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-
-if __name__ == "__main__":
-    if sys.argv[2:]:
-        pathlib.Path(sys.argv[2]).write_text("WIDTH = int('3')")
-    with ProcessPoolExecutor(1, mp_context=get_context(sys.argv[1])) as pool:
-        ds = prepcache.CachedDataset(list(range(4)), sizes.make, progress=False, executor=pool)
-        tell(ds, samples=list(ds))
-"""
 
 
 @pytest.mark.parametrize("how", ["spawn", "fork"])
@@ -182,6 +169,6 @@ def test_an_executor_keeps_what_it_makes_with_a_new_module(jobs: Jobs, how: str)
         "def make(item):\n    import helper\n    return item * helper.WIDTH\n"
     )
     helper.write_text("WIDTH = int('2')\n")
-    script = jobs.write(WRITTEN_BY_THE_JOB)
-    assert jobs.run(script, how, helper)["samples"] == [0, 3, 6, 9]
-    assert jobs.run(script, how)["hit"] == 4
+    script = jobs.write(KEPT)
+    assert jobs.run(script, how, helper, "WIDTH = int('3')")["samples"] == [0, 3, 6, 9]
+    assert jobs.run(script, "look")["hit"] == 4

@@ -41,10 +41,6 @@ tell(ds, cached=ds.cached())
 STREAM = """
 import torch
 
-def make(item):
-    called(item)
-    return np.full(1000, item)
-
 items = json.loads(sys.argv[1])
 barrier()
 ds = prepcache.CachedIterableDataset(iter(items), make, progress=False)
@@ -78,10 +74,6 @@ def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, how: str) 
 
 
 GAVE_UP = """
-def make(item):
-    called(item)
-    return np.full(100, item)
-
 ds = prepcache.CachedDataset(list(range(40)), make, progress=False)
 open(sys.argv[1], "w").close()
 assert [int(ds[i][0]) for i in range(40)] == list(range(40))
@@ -109,10 +101,6 @@ PURGED_UNDER_EPOCHS = """
 import torch
 
 told = listening()
-
-def make(item):
-    called(item)
-    return np.full(100, item)
 
 ds = prepcache.CachedDataset(list(range(30)), make, progress=False)
 prepcache.Client().purge(everything=True)
@@ -147,21 +135,14 @@ STOPPING = """    called(item)
 """
 
 
-class Ahead:
-    """A clock that can be put forward."""
-
-    def __init__(self) -> None:
-        self.by_s = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.by_s
-
-
 def test_a_stopped_job_is_fenced_and_goes_on(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     script = jobs.write(STEPS.replace("    called(item)\n", STOPPING))
     items, url = list(range(20)), f"unix://{jobs.box.folder}/s.sock"
-    clock = Ahead()
-    with serving.serving(jobs.box.folder, clock) as box, closing(Client(url)) as client:
+    ahead_s = [0.0]  # by which the daemon's clock is put forward
+    with (
+        serving.serving(jobs.box.folder, lambda: time.monotonic() + ahead_s[0]) as box,
+        closing(Client(url)) as client,
+    ):
         table = box.daemon.leases
         begin, refused = table.begin_commit, []
 
@@ -180,7 +161,7 @@ def test_a_stopped_job_is_fenced_and_goes_on(jobs: Jobs, monkeypatch: pytest.Mon
         assert leased > 0
         second = jobs.begin(script, json.dumps(items), 0.01, PREPCACHE_URL=url)
         assert serving.wait_until(lambda: client.stats()["waiting"] == 1), "it waits for the stopped job"
-        clock.by_s = 2 * MIN_SPAN_S
+        ahead_s[0] = 2 * MIN_SPAN_S
         assert second.facts()["cached"] == 20
         assert not refused
         os.kill(first.process.pid, signal.SIGCONT)

@@ -11,9 +11,6 @@ from prepcache.daemon.session import Session
 
 KINDS = (type(threading.Lock()), type(threading.RLock()))
 
-def make(item):
-    return np.full(8, item)
-
 def stream():
     return iter(range(300, 330))
 

@@ -50,39 +50,39 @@ needs_users = pytest.mark.skipif(
 )
 
 
-def as_user(uid: int, folder: Path, *arguments: str, **variables: str) -> str:
-    """What Python prints that this user runs, in the daemon's group.
+def as_user(
+    uid: int, folder: Path, *arguments: str, group: int = GROUP, code: int = 0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python as this user, in the daemon's group, to its end.
 
     He may search and read all folders, as the interpreter and the checkout may lie where he could not.
     """
     home = folder / f"home-{uid}"
     home.mkdir(exist_ok=True)
-    os.chown(home, uid, GROUP)
+    os.chown(home, uid, group)
     environ = {**os.environ, "HOME": str(home), "PREPCACHE_URL": f"unix://{folder / 's.sock'}", **variables}
     for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
         environ.pop(name, None)
-    become = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"]
+    become = ["setpriv", f"--reuid={uid}", f"--regid={group}", "--clear-groups"]
     become += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     command = [*become, sys.executable, *arguments]
     run = subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    assert run.returncode == code, run.stderr
+    return run
 
 
 def job(uid: int, folder: Path, **variables: str) -> dict[str, Any]:
     script = folder / "job.py"
     script.write_text(JOB)
-    told = as_user(uid, folder, str(script), str(folder / "data"), **variables)
-    found: dict[str, Any] = json.loads(told)
+    found: dict[str, Any] = json.loads(
+        as_user(uid, folder, str(script), str(folder / "data"), **variables).stdout
+    )
     return found
 
 
 def listed(uid: int, folder: Path) -> list[dict[str, Any]]:
     """The entries that `prepcache ls` shows him."""
-    command = (
-        "import sys; from prepcache.command.cli import main; sys.argv = ['prepcache', 'ls', '--json']; main()"
-    )
-    found: list[dict[str, Any]] = json.loads(as_user(uid, folder, "-c", command))
+    found: list[dict[str, Any]] = json.loads(as_user(uid, folder, "-m", "prepcache", "ls", "--json").stdout)
     return found
 
 
@@ -156,7 +156,6 @@ def test_a_group_member_over_tcp_stores_and_maps_samples(folder: Path) -> None:
 
 
 STRANGER = 43211
-STATUS = "import sys; from prepcache.command.cli import main; sys.argv = ['prepcache', 'status']; main()"
 
 
 @needs_users
@@ -167,19 +166,13 @@ STATUS = "import sys; from prepcache.command.cli import main; sys.argv = ['prepc
         (0o600, "permission denied; only user 0 may connect\n"),
     ],
 )
-def test_a_stranger_is_told_who_may_connect(mode: int, says: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
-        os.chmod(folder, 0o755)
-        path = Path(folder, "s.sock")
+def test_a_stranger_is_told_who_may_connect(folder: Path, mode: int, says: str) -> None:
+    path = folder / "s.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
         os.chown(path, 0, GROUP)
         os.chmod(path, mode)
-        become = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
-        become += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]  # to find Python
-        environ = {**os.environ, "HOME": folder, "PREPCACHE_URL": f"unix://{path}"}
-        command = [*become, sys.executable, "-c", STATUS]
-        run = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert run.returncode == 3 and says in run.stderr
-    assert "prepcached serve" not in run.stderr
+        run = as_user(STRANGER, folder, "-m", "prepcache", "status", group=STRANGER, code=3)
+    assert says in run.stderr and "prepcached serve" not in run.stderr
     assert ("then log in again" in run.stderr) == (mode == 0o660)

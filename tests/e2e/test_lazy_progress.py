@@ -16,10 +16,6 @@ from torch.utils.data import DataLoader
 progress.QUIET_S = progress.FIRST_LINE_S = progress.LONGEST_PAUSE_S = 0.0
 waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
 
-def make(item):
-    called(item)
-    return np.full(8, item)
-
 def read(begin, end, method):
     loader = DataLoader(
         ds, batch_size=5, sampler=range(begin, end), num_workers=2, multiprocessing_context=method
@@ -64,7 +60,7 @@ def test_lazy_progress_leaves_a_terminal_to_the_job(jobs: Jobs) -> None:
         assert seen.ended() == 0 and seen.is_left_alone, seen.drawn
 
 
-CHANGED = """
+COUNTING = """
 from prepcache.daemon.heartbeat import Heartbeat
 
 waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
@@ -74,6 +70,8 @@ def progress(self, recipe, done, total):
     told.append((done, total))
 
 Heartbeat.note_progress = progress
+"""
+CHANGED = """
 path = Path("item")
 path.write_text("1")
 ds = prepcache.CachedDataset([path], Path.read_text, name="ds", code=None, version="1", lazy=True)
@@ -91,15 +89,6 @@ tell(ds)
 
 
 PURGED = """
-from prepcache.daemon.heartbeat import Heartbeat
-
-waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
-beats, told = threading.Semaphore(0), []
-
-def progress(self, recipe, done, total):
-    told.append((done, total))
-
-Heartbeat.note_progress = progress
 options = dict(name="ds", code=None, version="1")
 prepcache.CachedDataset(range(4), np.float64, **options)
 ds = prepcache.CachedDataset(range(6), np.float64, lazy=True, **options)
@@ -118,8 +107,8 @@ tell(ds)
 
 
 def test_lazy_progress_counts_a_purged_item_once(jobs: Jobs) -> None:
-    jobs.run(jobs.write(PURGED))
+    jobs.run(jobs.write(COUNTING + PURGED))
 
 
 def test_lazy_progress_ends_where_samples_are_not_stored(jobs: Jobs) -> None:
-    jobs.run(jobs.write(CHANGED))
+    jobs.run(jobs.write(COUNTING + CHANGED))

@@ -108,10 +108,6 @@ from prepcache.fill import commit, on_access
 on_access.LEASE_FROM_S = math.inf  # on a busy machine no item is cheap
 commit.THREAD.schedule = lambda *_: None  # nothing is in files just because time has passed
 
-def make(item):
-    called(item)
-    return np.full(3, item)
-
 def seen(ds):
     assert [int(ds[i][0]) for i in range(20)] == list(range(20))
 
@@ -152,10 +148,6 @@ def slowly(*arguments):
     begun(*arguments)
 
 on_access.OnAccess.__init__ = slowly
-
-def make(item):
-    called(item)
-    return np.full(3, item)
 
 ds = prepcache.CachedDataset(list(range(2)), make, lazy=True, progress=False)
 threads = [threading.Thread(target=ds.__getitem__, args=(item,)) for item in range(2)]
@@ -227,10 +219,6 @@ def test_a_thread_of_the_pool_may_open_what_waits_for_it(
 
 DROPPED = """
 import gc
-
-def make(item):
-    called(item)
-    return np.full(8, item)
 
 def opened(items):
     return prepcache.CachedDataset(items, make, lazy=True, progress=False)

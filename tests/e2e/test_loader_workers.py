@@ -113,6 +113,7 @@ def init(worker):
 
 WEIGHTED = WeightedRandomSampler(range(COUNT), 30, generator=seeded())
 
+SENT = dict(batch_sampler=[[3, 60], [0], [-1, 17], [5]], num_workers=1, persistent_workers=True)
 # name -> (data set of a data set, options, whether rows are named)
 TABLE = {
     "plain": (lambda ds: ds, dict(batch_size=8), True),
@@ -141,13 +142,14 @@ TABLE = {
     "no collation": (lambda ds: ds, dict(batch_size=8, collate_fn=by_itself), False),
     "seeds": (lambda ds: ds, dict(batch_size=8, collate_fn=with_worker, generator=seeded(3)), False),
     "error in a row": (Hostile, dict(batch_size=4), False),
+    "sent": (lambda ds: Subset(ds, range(COUNT)), SENT, True),
     "out of range": (lambda ds: ds, dict(batch_sampler=[[0], [COUNT], [1]]), True),
 }
 
-def epochs(dataset, options):
+def epochs(dataset, options, method):
     # An epoch or two, and what is raised; the order goes on after an error, as torch's does.
-    options = pickle.loads(pickle.dumps(options))
-    loader = DataLoader(dataset, num_workers=2, multiprocessing_context=sys.argv[1], **options)
+    options = {"num_workers": 2} | pickle.loads(pickle.dumps(options))
+    loader = DataLoader(dataset, multiprocessing_context=method, **options)
     found = []
     torch.manual_seed(5)
     for _ in range(2 if options.get("persistent_workers") else 1):
@@ -169,7 +171,8 @@ if __name__ == "__main__":
         build, options, is_named = TABLE[name]
         if name == "out of range":
             plain = Subset(plain, range(COUNT))  # a tensor says IndexError, and so does a list
-        (ours, length), (theirs, theirs_length) = epochs(build(ds), options), epochs(build(plain), options)
+        ours, length = epochs(build(ds), options, sys.argv[1])
+        theirs, theirs_length = epochs(build(plain), options, "fork")
         theirs = pickle.loads(pickle.dumps(theirs))
         if name == "no collation":  # samples are lists here, and tuples there
             ours = [[tuple(sample) for sample in batch] for batch in ours]
@@ -299,43 +302,13 @@ if __name__ == "__main__":
 )
 
 
-METHODS = (
-    COMMON
-    + """
-
-def sent(i):
-    return [IMAGES[i], LABELS[i]]
-
-def main():
-    options = {"code": None, "version": "1", "progress": False}
-    ds = prepcache.CachedDataset(list(range(COUNT)), sent, **options)
-    order = [[3, 60], [0], [-1, 17], [5]]
-    loader = DataLoader(
-        Subset(ds, range(COUNT)),
-        batch_sampler=order,
-        num_workers=1,
-        multiprocessing_context=sys.argv[1],
-        persistent_workers=True,
-    )
-    rows = TensorDataset(IMAGES, LABELS)
-    for _ in range(2):
-        made = list(loader)
-        assert is_by_index(made) and same(made, list(DataLoader(rows, batch_sampler=order))), made
-    tell()
-
-if __name__ == "__main__":
-    main()
-"""
-)
-
-
 def test_batches_are_those_of_a_tensor_dataset(jobs: Jobs) -> None:
     assert jobs.run(jobs.write(CASES), "fork")["calls"] >= 25
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_are_spawned_name_rows_too(jobs: Jobs, method: str) -> None:
-    jobs.run(jobs.write(METHODS), method)
+    jobs.run(jobs.write(CASES), method, "sent")
 
 
 def test_batches_that_are_on_their_way_outlive_what_happens(jobs: Jobs) -> None:

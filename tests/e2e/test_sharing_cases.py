@@ -10,24 +10,15 @@ import pytest
 
 from prepcache.daemon.client import Client
 from support import serving
-from support.jobs import Jobs, Running
-
-
-def client_of(jobs: Jobs) -> Any:
-    return closing(Client(f"unix://{jobs.box.folder}/s.sock"))
+from support.jobs import Jobs
 
 
 def url_of(jobs: Jobs) -> str:
     return f"unix://{jobs.box.folder}/s.sock"
 
 
-def go(jobs: Jobs, script: Any, *arguments: Any) -> Running:
-    one = jobs.begin(script, *arguments, PREPCACHE_URL=url_of(jobs))
-    return one
-
-
-def begun(jobs: Jobs, count: int) -> bool:
-    return serving.wait_until(lambda: jobs.calls().total() >= count)
+def client_of(jobs: Jobs) -> Any:
+    return closing(Client(url_of(jobs)))
 
 
 # -- restarts
@@ -63,8 +54,8 @@ def test_a_daemon_killed_in_mid_fill_or_epoch_is_not_noticed(jobs: Jobs) -> None
     script = jobs.write(EPOCHS)
     folder = jobs.box.folder
     with serving.process(folder):
-        running = [go(jobs, script) for _ in range(2)]
-        assert begun(jobs, 50)
+        running = [jobs.begin(script, PREPCACHE_URL=url_of(jobs)) for _ in range(2)]
+        assert serving.wait_until(lambda: jobs.calls().total() >= 50)
     under_lease = jobs.calls().total() + 2 * ONE_LEASE
     with serving.process(folder), client_of(jobs) as client:
         for one in running:

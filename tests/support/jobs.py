@@ -34,6 +34,11 @@ def called(item):
     os.write(fd, (json.dumps(item if not isinstance(item, Path) else item.name) + "\\n").encode())
     os.close(fd)
 
+def make(item):
+    """What jobs that are about nothing else preprocess with."""
+    called(item)
+    return np.full(100, item)
+
 def barrier():
     """Says that the imports are done, and waits until all jobs are told to go."""
     print("ready", flush=True)
