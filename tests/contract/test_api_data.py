@@ -17,7 +17,7 @@ from blake3 import blake3
 from prepcache.protocol import wire
 from prepcached.daemon import SLOW_THREADS
 from prepcached.routes import data as data_module
-from prepcached.store.store import Store
+from support.leaks import descriptors
 from support.serving import Job, Serving, raw, serving, wait_until
 from support.stores import content, item, items_of, put
 
@@ -167,17 +167,9 @@ def test_a_client_that_hangs_up_leaves_no_open_file(
             gone.connect(str(served.uds))
             gone.sendall(head)
     assert served.http().get(f"/v1/entries/{ref.key}/data").status_code == 200
-    assert wait_until(lambda: not open_artifacts(served.store))
+    objects = served.store.objects
+    assert wait_until(lambda: not any(target.startswith(objects) for _, target in descriptors()))
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-def open_artifacts(store: Store) -> list[str]:
-    """The stored files that this process, which serves too, has open by a descriptor."""
-    found = []
-    for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.append(str(fd.readlink()))
-    return [path for path in found if path.startswith(store.objects)]
 
 
 def head(job: Job, length: int, *more: str, item: object = "a") -> bytes:

@@ -27,6 +27,7 @@ from prepcached.store import eviction, staging
 from prepcached.store.root import Root
 from prepcached.store.store import Store
 from prepcached.tier import tier
+from support.leaks import descriptors
 from support.serving import READY_S, Serving, serving, wait_until
 from support.stores import ROOMY, Clock, item, items_of, put
 
@@ -53,11 +54,7 @@ def slow_commits(
 
 def pidfds() -> int:
     """How many processes this one, which serves too, watches."""
-    links = []
-    for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            links.append(str(fd.readlink()))
-    return sum("pidfd" in link for link in links)
+    return sum("pidfd" in target for _, target in descriptors())
 
 
 def test_a_session_ends_with_its_process(tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,9 @@ from prepcached.tier import upstream as upstreams
 from prepcached.tier.bucket import Bucket, CouldNotTell
 from prepcached.tier.manifests import Manifests
 from prepcached.tier.upstream import Upstream
-from support.fleet import ITEMS, TOKEN, be_patient, box, lead, status, tcp_port, upstream
+from support.fake_daemon import FakeDaemon, reply
+from support.fleet import ITEMS, TOKEN, box, lead, patient_fixture, status, upstream  # noqa: F401
+from support.lossy_relay import Relay
 from support.serving import Job, Serving, wait_until
 
 
@@ -33,11 +32,6 @@ def bucket(tmp_path: Path) -> Path:
     folder = tmp_path / "bucket"
     folder.mkdir()
     return folder
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_patient(monkeypatch)
 
 
 @contextlib.contextmanager
@@ -114,42 +108,14 @@ def silent() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@contextlib.contextmanager
-def liar(answer: dict[str, Any] | bytes, code: int = 200) -> Iterator[int]:
-    """A port where sessions are opened, and every request for a lease gets this answer."""
+TOKEN32 = "0" * 32
+OPENED = {"session": TOKEN32, "token": TOKEN32, "instance": TOKEN32, "root": "/r", "staging": "/s"}
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            told: Any = {}
-            if self.path == "/v1/sessions":
-                token = "0" * 32
-                told = {"session": token, "token": token, "instance": token, "root": "/r", "staging": "/s"}
-            elif self.path == "/v1/leases":
-                told = answer
-            data = told if isinstance(told, bytes) else json.dumps(told).encode()
-            self.send_response(code if self.path == "/v1/leases" else 200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                self.wfile.write(data)
-
-        def do_DELETE(self) -> None:
-            self.do_POST()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+def liar(answer: dict[str, Any] | bytes, code: int = 200) -> FakeDaemon:
+    """A lead that opens sessions, and gives every request for a lease this answer."""
+    told = {"/v1/sessions": reply(OPENED), "/v1/leases": reply(answer, code)}
+    return FakeDaemon("", lambda request: told.get(request.path, reply({})))
 
 
 LEASE = {"id": "1", "token": "2", "deadline_s": 15.0}
@@ -177,8 +143,8 @@ def test_a_lead_that_lies_is_done_without(
 ) -> None:
     answer, code = LIES[lie]
     with (
-        liar(answer, code) as port,
-        box(tmp_path / "box", bucket, upstream=upstream(tmp_path, port)) as served,
+        liar(answer, code) as lying,
+        box(tmp_path / "box", bucket, upstream=upstream(tmp_path, lying.port)) as served,
     ):
         assert leased(served.job())["granted"] == [0, 1, 2]
         assert leased(served.job(), ["x", "y"])["granted"] == [0, 1]
@@ -188,41 +154,15 @@ def test_a_lead_that_lies_is_done_without(
     assert sum("this machine leases by itself" in one.getMessage() for one in caplog.records) == 1
 
 
-@contextlib.contextmanager
-def tls(folder: Path, port: int) -> Iterator[int]:
-    """A port where a proxy ends TLS, with a certificate of its own making, before another port."""
+def tls(folder: Path, uds: Path) -> FakeDaemon:
+    """A proxy that ends TLS, with a certificate of its own making, before a daemon."""
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     command += ["-keyout", "key.pem", "-out", "cert.pem", *names]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    loop = asyncio.new_event_loop()
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, behind[1]), pump(behind[0], writer))
-
-    server = loop.run_until_complete(asyncio.start_server(relay, "127.0.0.1", 0, ssl=context))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0.01))
-        loop.close()
+    return FakeDaemon("", Relay(str(uds), lambda _: "nothing"), context)
 
 
 @pytest.mark.usefixtures("patient")
@@ -230,15 +170,11 @@ def tls(folder: Path, port: int) -> Iterator[int]:
 def test_a_lead_behind_tls_is_leased_from_if_it_is_known(
     is_known: bool, tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (
-        lead(tmp_path / "lead") as (leader, given),
-        tls(tmp_path, tcp_port(leader)) as port,
-    ):
+    with lead(tmp_path / "lead") as (leader, given), tls(tmp_path, leader.uds) as proxy:
         if is_known:
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
-        with box(
-            tmp_path / "box", bucket, upstream={**given, "upstream": f"https://127.0.0.1:{port}"}
-        ) as served:
+        secured = {**given, "upstream": f"https://127.0.0.1:{proxy.port}"}
+        with box(tmp_path / "box", bucket, upstream=secured) as served:
             assert leased(served.job())["granted"] == [0, 1, 2]
             told = status(served)
             assert told["is_upstream_away"] is not is_known

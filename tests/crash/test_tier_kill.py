@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 
 from support import tier_actor
-from support.fleet import asked, be_patient
+from support.fleet import asked, patient_fixture  # noqa: F401
 from support.forked import JobServer
 from support.serving import serving
 from support.tier_actor import FILLS
 
+pytestmark = pytest.mark.usefixtures("patient")
 TURNS = 16
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_patient(monkeypatch)
 
 
 @pytest.fixture(scope="module")

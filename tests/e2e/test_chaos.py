@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +13,7 @@ from prepcached.store.store import Store
 from support import serving, stores
 from support.chaos import DAEMON_COUNTS, Chaos
 from support.chaos_jobs import SALTS
+from support.leaks import descriptors
 from support.sandbox import Sandbox
 
 LONG_S = 600.0
@@ -54,7 +53,6 @@ def check_nothing_is_left(chaos: Chaos) -> None:
     """No session, lease, hold, staging file or descriptor, as the daemon itself says within two seconds."""
     client = Client(chaos.url)
     root = chaos.box.folder / "root"
-    descriptors = Path(f"/proc/{chaos.daemon.pid}/fd")
 
     def is_clean() -> bool:
         stats = client.stats()
@@ -71,10 +69,7 @@ def check_nothing_is_left(chaos: Chaos) -> None:
     client.close()
 
     def is_closed() -> bool:
-        opened = []
-        for fd in descriptors.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                opened.append(str(fd.readlink()))
+        opened = [target for _, target in descriptors(chaos.daemon.pid)]
         return not any("pidfd" in name or "/objects/" in name or "/staging/" in name for name in opened)
 
     assert serving.wait_until(is_closed, 5), "descriptors of jobs and artifacts are closed"

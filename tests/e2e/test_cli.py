@@ -7,35 +7,21 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from prepcache.command import cli
 from prepcache.errors import NotFound
 from prepcached.auth import Auth, Caller
 from prepcached.store import staging
 from prepcached.store.integrity import Scrubber
 from support import fleet, stores
+from support.commands import Run, run_fixture  # noqa: F401
 from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE, RECIPE
 
-Run = Callable[..., "Ended"]
 NOTHING = "nothing to remove: no entry matches that you may remove"
-
-
-@dataclass
-class Ended:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture
@@ -45,20 +31,6 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
         monkeypatch.setenv("PREPCACHE_URL", f"unix://{box.uds}")
         monkeypatch.setenv("PREPCACHE_TOKEN", "")
         yield box
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    def run(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["prepcache", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        code = ended.value.code
-        assert "Traceback" not in said.err
-        return Ended(code if isinstance(code, int) else 0 if code is None else 1, said.out, said.err)
-
-    return run
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from support.fleet import TOKEN, be_patient, box, lead
+from support.fleet import TOKEN, box, lead
 from support.jobs import Jobs, facts_together
 from support.serving import Serving
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 JOB = """
 def make(item):
@@ -70,11 +70,6 @@ def run(jobs: Jobs, boxes: list[Serving], each: int) -> list[dict[str, Any]]:
     script = jobs.write(JOB)
     urls = [f"unix://{one.uds}" for one in boxes for _ in range(each)]
     return facts_together([jobs.start(script, COUNT, PREPCACHE_URL=url) for url in urls])
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_patient(monkeypatch)
 
 
 def test_four_boxes_make_every_item_once(jobs: Jobs, tmp_path: Path) -> None:

@@ -12,9 +12,7 @@ from prepcache import CachedIterableDataset, Client, UnkeyableError
 from support.jobs import Jobs, facts_together
 from support.streams import SHARED
 
-EPOCHS = (
-    SHARED
-    + """
+EPOCHS = """
 def main():
     how, method, workers = sys.argv[1], sys.argv[2], int(sys.argv[3])
     ds = opened(how)
@@ -30,7 +28,6 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +40,7 @@ if __name__ == "__main__":
 def test_epochs_give_each_sample_once_and_a_second_job_none(
     jobs: Jobs, how: str, method: str, workers: int
 ) -> None:
-    script = jobs.write(EPOCHS)
+    script = jobs.write(SHARED + EPOCHS)
     first = jobs.run(script, how, method, workers)
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
     jobs.forget()
@@ -54,9 +51,7 @@ def test_epochs_give_each_sample_once_and_a_second_job_none(
         assert (second["items"], second["hit"]) == (180, 180)
 
 
-RANKED = (
-    SHARED
-    + """
+RANKED = """
 def main():
     how, workers = sys.argv[1], int(sys.argv[2])
     ds = opened(how)
@@ -68,12 +63,11 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 @pytest.mark.parametrize(("how", "workers"), [("list", 0), ("function", 2)])
 def test_ranks_and_their_workers_share_the_samples_and_the_work(jobs: Jobs, how: str, workers: int) -> None:
-    script = jobs.write(RANKED)
+    script = jobs.write(SHARED + RANKED)
     running = [jobs.start(script, how, workers, RANK=str(rank), WORLD_SIZE="4") for rank in range(4)]
     facts = facts_together(running)
     assert sorted(x for one in facts for x in one["seen"]) == list(range(90))
@@ -108,9 +102,7 @@ def test_jobs_that_stream_the_same_at_once_divide_the_work(jobs: Jobs) -> None:
         assert one["hit"] + one["computed"] + one["waited"] == one["items"] == 120
 
 
-LAZY = (
-    SHARED
-    + """
+LAZY = """
 def main():
     ds = opened("function", lazy=True)
     for batch in DataLoader(ds, batch_size=10, num_workers=2):
@@ -121,11 +113,10 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 def test_a_lazy_stream_keeps_what_it_touches(jobs: Jobs) -> None:
-    script = jobs.write(LAZY)
+    script = jobs.write(SHARED + LAZY)
     jobs.run(script)
     assert set(jobs.calls()) == set(range(90))
     jobs.forget()
@@ -334,9 +325,7 @@ def test_messages_come_once_and_not_for_each_worker_or_epoch(jobs: Jobs, workers
     assert len(err.splitlines()) == 5, err
 
 
-ORDERED = (
-    SHARED
-    + """
+ORDERED = """
 class Shuffled(torch.utils.data.IterableDataset):
     epoch = 0
 
@@ -359,8 +348,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 def test_set_epoch_reaches_a_shuffled_stream(jobs: Jobs) -> None:
-    jobs.run(jobs.write(ORDERED))
+    jobs.run(jobs.write(SHARED + ORDERED))

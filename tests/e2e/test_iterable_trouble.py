@@ -46,9 +46,7 @@ def test_a_killed_daemon_costs_a_stream_only_its_cache(jobs: Jobs) -> None:
     assert set(jobs.calls()) == set(range(100))
 
 
-WORKER_KILLED = (
-    SHARED
-    + """
+WORKER_KILLED = """
 import signal
 
 def fatal(sample):
@@ -73,11 +71,10 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 def test_what_a_killed_worker_has_committed_is_not_made_again(jobs: Jobs) -> None:
-    script = jobs.write(WORKER_KILLED)
+    script = jobs.write(SHARED + WORKER_KILLED)
     jobs.run(script, DIES="1")
     jobs.run(script)
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
@@ -211,9 +208,7 @@ def test_what_is_made_after_a_global_was_changed_is_not_kept(jobs: Jobs, how: st
     assert set(jobs.calls()) >= set(range(8, 60))
 
 
-HIRED = (
-    SHARED
-    + """
+HIRED = """
 from concurrent.futures import ThreadPoolExecutor
 
 def main():
@@ -227,17 +222,14 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 def test_a_dataloader_worker_does_without_the_jobs_executor(jobs: Jobs) -> None:
-    jobs.run(jobs.write(HIRED))
+    jobs.run(jobs.write(SHARED + HIRED))
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 2))
 
 
-THREADS = (
-    SHARED
-    + """
+THREADS = """
 ds = opened("function")
 results = []
 threads = [threading.Thread(target=lambda: results.append(values(ds))) for _ in range(6)]
@@ -252,9 +244,8 @@ prepcache.Client().purge(everything=True)
 assert left + values(it) == values(ds) == list(range(N))
 tell(ds)
 """
-)
 
 
 def test_threads_and_a_purge_in_mid_epoch_change_no_sample(jobs: Jobs) -> None:
-    facts = jobs.run(jobs.write(THREADS))
+    facts = jobs.run(jobs.write(SHARED + THREADS))
     assert facts["items"] == 8 * 90

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
 from prepcache.daemon.client import Client
 from support import serving
 from support.jobs import Jobs
+from support.leaks import descriptors
 
 SETTLED = 3
 """Epochs after which everything that is made once has been made."""
@@ -68,14 +68,10 @@ if __name__ == "__main__":
 """
 
 
-def descriptors(pid: int) -> list[str]:
-    """What a daemon has open, but for its pool of connections to the index: it grows as many as its threads
-    ever needed at a moment."""
-    found = []
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # closed since it was listed
-            found.append(str(fd.readlink()))
-    return [path for path in found if "index.sqlite" not in path]
+def opened(daemon: int) -> int:
+    """How much a daemon has open, but for its pool of connections to the index, as many as its threads ever
+    needed at a moment."""
+    return sum("index.sqlite" not in target for _, target in descriptors(daemon))
 
 
 @pytest.mark.nightly(daily=["lazy-fork-8"])
@@ -88,7 +84,7 @@ def test_epochs_with_persistent_workers_leave_nothing_behind(
     url = f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder) as daemon, closing(Client(url)) as client:
         fill = jobs.run(jobs.write(JOB), "fork", 1, 1, "prepared", PREPCACHE_URL=url)
-        before = len(descriptors(daemon.pid)), fill["seen"][0][1]
+        before = opened(daemon.pid), fill["seen"][0][1]
         facts = jobs.run(jobs.write(JOB), method, epochs, SETTLED, how, PREPCACHE_URL=url)
         (early, sessions), (late, sessions_late) = facts["seen"]
         assert sessions == sessions_late == before[1] == 1
@@ -98,4 +94,4 @@ def test_epochs_with_persistent_workers_leave_nothing_behind(
                 assert last[what] <= first[what], (what, first, last)
             assert last["maps"] <= first["maps"] + 8, "what malloc maps comes and goes"
         assert serving.wait_until(lambda: client.stats()["sessions"] == 0)
-        assert serving.wait_until(lambda: len(descriptors(daemon.pid)) <= before[0] + 1)
+        assert serving.wait_until(lambda: opened(daemon.pid) <= before[0] + 1)

@@ -63,9 +63,7 @@ def is_by_index(batches):
     return not any(leaf.is_shared() for batch in batches for leaf in leaves(batch) if leaf.numel())
 """
 
-CASES = (
-    COMMON
-    + """
+CASES = """
 def many(dataset, indices):
     ask = getattr(dataset, "__getitems__", None)
     return [dataset[i] for i in indices] if ask is None else ask(indices)
@@ -185,11 +183,8 @@ if __name__ == "__main__":
         assert is_by_index(batches) == is_named, name
     tell(calls=len(names))
 """
-)
 
-MORE = (
-    COMMON
-    + """
+MORE = """
 def ragged(i):
     return {"tokens": torch.arange(i % 5), "text": "word " * (i % 3), "image": IMAGES[i]}
 
@@ -299,26 +294,23 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 def test_batches_are_those_of_a_tensor_dataset(jobs: Jobs) -> None:
-    assert jobs.run(jobs.write(CASES), "fork")["calls"] >= 25
+    assert jobs.run(jobs.write(COMMON + CASES), "fork")["calls"] >= 25
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_are_spawned_name_rows_too(jobs: Jobs, method: str) -> None:
-    jobs.run(jobs.write(CASES), method, "sent")
+    jobs.run(jobs.write(COMMON + CASES), method, "sent")
 
 
 def test_batches_that_are_on_their_way_outlive_what_happens(jobs: Jobs) -> None:
     with serving.process(jobs.box.folder):
-        jobs.run(jobs.write(MORE), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
+        jobs.run(jobs.write(COMMON + MORE), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
 
 
-ALONE = (
-    COMMON
-    + """
+ALONE = """
 JOB = os.getpid()
 
 def slowly(i):
@@ -338,17 +330,14 @@ def main():
 if __name__ == "__main__":
     main()
 """
-)
 
 
 def test_what_only_a_worker_has_travels_as_bytes(jobs: Jobs) -> None:
     """Without a daemon, what a worker keeps is in files of its own."""
-    jobs.run(jobs.write(ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
+    jobs.run(jobs.write(COMMON + ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
 
 
-SHARED_MEMORY = (
-    COMMON
-    + """
+SHARED_MEMORY = """
 import ctypes
 
 MIB = 1 << 20
@@ -379,20 +368,19 @@ def main(size, collate=None):
 if __name__ == "__main__":
     main(*sys.argv[1:])
 """
-)
 
 
 @pytest.mark.root
 @needs("mount")
 def test_workers_train_with_little_shared_memory(jobs: Jobs) -> None:
     """Four batches of 24 MB are on their way at a time, in a container's 64 MB."""
-    jobs.run(jobs.write(SHARED_MEMORY), "64m")
+    jobs.run(jobs.write(COMMON + SHARED_MEMORY), "64m")
 
 
 @pytest.mark.root
 @needs("mount", "strace")
 def test_an_epoch_puts_under_1_mb_into_shared_memory(jobs: Jobs, tmp_path: Path) -> None:
-    job = jobs.write(SHARED_MEMORY)
+    job = jobs.write(COMMON + SHARED_MEMORY)
     jobs.run(job, "64m")  # makes the samples
     assert shared_bytes(jobs, job, tmp_path / "ours", "64m") < 1 << 20
     assert shared_bytes(jobs, job, tmp_path / "bytes", "256m", "stacked") >= 96 << 20

@@ -90,9 +90,7 @@ class Mean:
         return self.total
 '''
 
-OPENINGS = (
-    CALLABLES
-    + """
+OPENINGS = """
 def five(function, items):
     hits = []
     for _ in range(5):
@@ -116,7 +114,6 @@ def main():
 
 main()
 """
-)
 NAMES = ("counting", "windowed", "counted", "train", "val")
 
 
@@ -124,7 +121,7 @@ def test_five_openings_make_nothing_again(jobs: Jobs) -> None:
     (jobs.box.folder / "files").mkdir()
     for number in range(40):
         (jobs.box.folder / "files" / f"{number:02}.bin").write_bytes(bytes(range(number, number + 9)))
-    script = jobs.write(OPENINGS)
+    script = jobs.write(CALLABLES + OPENINGS)
     first = jobs.run(script)
     assert first["hits"] == {name: [0, 20, 20, 20, 20] for name in NAMES}
     again = {item: count for item, count in jobs.calls().items() if count > 1}
@@ -144,9 +141,7 @@ def test_five_openings_make_nothing_again(jobs: Jobs) -> None:
     assert edited["recipes"] == first["recipes"]
 
 
-SETTING = (
-    CALLABLES
-    + """
+SETTING = """
 def opened(items, function, progress=False):
     ds = prepcache.CachedDataset(items, function, progress=progress)
     return [np.asarray(ds[i]).tolist() for i in range(len(ds))], ds.report().hit
@@ -167,11 +162,10 @@ def main():
 
 main()
 """
-)
 
 
 def test_what_a_job_sets_counts_and_what_matters_counts(jobs: Jobs) -> None:
-    process = jobs.start(jobs.write(SETTING)).process
+    process = jobs.start(jobs.write(CALLABLES + SETTING)).process
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     facts = json.loads(out.splitlines()[-1])

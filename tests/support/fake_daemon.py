@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,8 +48,15 @@ def problem(code: str, status: int, detail: str = "no", **data: Any) -> bytes:
 
 @dataclass
 class FakeDaemon:
+    """
+    Args:
+        path: of its socket; "" for a port of this machine.
+        context: of TLS.
+    """
+
     path: str
     answer: Callable[[Request], Any]
+    context: ssl.SSLContext | None = None
     requests: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,9 +65,10 @@ class FakeDaemon:
         self._threads: list[threading.Thread] = []
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
+        self._listener = socket.socket(socket.AF_UNIX if self.path else socket.AF_INET)
+        self._listener.bind(self.path or ("127.0.0.1", 0))
         self._listener.listen(16)
+        self.port = 0 if self.path else int(self._listener.getsockname()[1])
         self._spawn(self._accept)
 
     def _spawn(self, target: Callable[..., None], *args: Any) -> None:
@@ -77,6 +86,9 @@ class FakeDaemon:
             self._spawn(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
+        if self.context is not None:
+            with contextlib.suppress(OSError):
+                connection = self.context.wrap_socket(connection, server_side=True)
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as file:
             while (request := self._read(file)) is not None:
                 self.requests.append(request)

@@ -35,6 +35,11 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream_module, "BEAT_S", 0.1)
 
 
+@pytest.fixture(name="patient")
+def patient_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
+
+
 def tcp_port(served: Serving) -> int:
     """Where a daemon listens that was given port 0."""
     listeners = [one for server in served.server.servers for one in server.sockets]

@@ -14,11 +14,12 @@ Descriptor = tuple[str, str]
 """A number, and what it is open on; a number that is given out again is another descriptor."""
 
 
-def descriptors() -> set[Descriptor]:
+def descriptors(pid: int | str = "self") -> set[Descriptor]:
+    """All that a process has open."""
     found = set()
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the listing's own, or closed meanwhile
-            found.add((number, str(Path("/proc/self/fd", number).readlink())))
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):  # the listing's own, or closed meanwhile
+            found.add((number, str(Path(f"/proc/{pid}/fd", number).readlink())))
     return found
 
 

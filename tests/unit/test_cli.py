@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,18 +29,8 @@ from prepcache.protocol.units import (
     span_text,
 )
 from prepcached import cli as daemon_cli
+from support.commands import Run, run_fixture  # noqa: F401
 from support.programs import python
-
-
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["prepcache", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    said = capsys.readouterr()
-    assert "Traceback" not in said.err
-    return ended.value.code or 0, said.out, said.err  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("app", [cli.app, daemon_cli.app])
@@ -61,11 +49,11 @@ def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
     ],
 )
 def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: str
 ) -> None:
     monkeypatch.setenv("PREPCACHE_URL", "unix:///nobody/listens/here.sock")
-    code, out, err = run(monkeypatch, capsys, *arguments.split())
-    assert code == 2 and out == "" and err != ""
+    ended = run(*arguments.split())
+    assert ended.code == 2 and ended.out == "" and ended.err != ""
 
 
 @pytest.mark.parametrize(
@@ -76,58 +64,55 @@ def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
     ],
 )
 def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: str
 ) -> None:
     monkeypatch.setenv("PREPCACHE_URL", f"unix://{tmp_path}/none.sock")
-    code, out, err = run(monkeypatch, capsys, *arguments.split())
-    assert (code, out) == (3, "")
-    assert err.count("\n") == 1 and str(tmp_path) in err and "`prepcached serve`" in err
+    ended = run(*arguments.split())
+    assert (ended.code, ended.out) == (3, "")
+    assert ended.err.count("\n") == 1 and str(tmp_path) in ended.err and "`prepcached serve`" in ended.err
 
 
 def test_no_daemon_is_started_to_say_that_nothing_is_cached(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("PREPCACHE_URL", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("prepcache.daemon.launcher.SYSTEM_SOCKET", tmp_path / "none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for command in ("ls", "status"):
-        code, _, err = run(monkeypatch, capsys, command)
-        assert code == 3 and "A job that stores something starts it" in err
+        ended = run(command)
+        assert ended.code == 3 and "A job that stores something starts it" in ended.err
     assert not (tmp_path / "cache").exists()
     log = tmp_path / "cache" / "prepcache" / "prepcached.log"
     log.parent.mkdir(parents=True)
     log.write_text("prepcached: PREPCACHED_MAX_BYTES = 'foo': must be a size\n")
-    err = run(monkeypatch, capsys, "status")[2]
-    assert "The last one ended with an error: prepcached: PREPCACHED_MAX_BYTES = 'foo'" in err
+    told = "The last one ended with an error: prepcached: PREPCACHED_MAX_BYTES = 'foo'"
+    assert told in run("status").err
 
 
-def test_an_error_of_our_own_is_one_line_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_our_own_is_one_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "_client", mock.Mock(side_effect=ZeroDivisionError("never")))
-    code, _, err = run(monkeypatch, capsys, "status")
-    assert code == cli.INTERNAL and err.count("\n") == 1 and "ZeroDivisionError: never" in err
+    ended = run("status")
+    assert ended.code == cli.INTERNAL and ended.err.count("\n") == 1
+    assert "ZeroDivisionError: never" in ended.err
 
 
-def test_key_reads_a_file_and_never_runs_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_key_reads_a_file_and_never_runs_it(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "prep.py"
     script.write_text(
         "import pathlib\nSIZE = 3\npathlib.Path(__file__).with_name('ran').touch()\n"
         "def tokenize(item):\n    return item[:SIZE]\n"
     )
-    first = run(monkeypatch, capsys, "key", f"{script}:tokenize", "--json")
-    assert first[0] == 0 and json.loads(first[1])["files"]
-    assert "tokenize" in run(monkeypatch, capsys, "key", f"{script}:tokenize")[1]
+    first = run("key", f"{script}:tokenize", "--json")
+    assert first.code == 0 and first.json["files"]
+    assert "tokenize" in run("key", f"{script}:tokenize").out
     script.write_text(script.read_text().replace("[:SIZE]", "[SIZE:]"))
-    assert run(monkeypatch, capsys, "key", f"{script}:tokenize", "--json") != first
+    assert run("key", f"{script}:tokenize", "--json") != first
     assert not (tmp_path / "ran").exists()
-    code, out, err = run(monkeypatch, capsys, "key", f"{script}:missing")
-    assert code == 10 and out == "" and "tokenize" in err
-    code, out, err = run(monkeypatch, capsys, "key", f"{tmp_path}/pepr.py:tokenize")
-    assert code == 2 and out == "" and "of a file that is there" in err
+    ended = run("key", f"{script}:missing")
+    assert ended.code == 10 and ended.out == "" and "tokenize" in ended.err
+    ended = run("key", f"{tmp_path}/pepr.py:tokenize")
+    assert ended.code == 2 and ended.out == "" and "of a file that is there" in ended.err
 
 
 @pytest.mark.parametrize(
