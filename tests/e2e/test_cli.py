@@ -20,6 +20,7 @@ from support import fleet, stores
 from support.commands import Run, run_fixture  # noqa: F401
 from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE, RECIPE
+from support.terminals import terminal
 
 NOTHING = "nothing to remove: no entry matches that you may remove"
 
@@ -193,16 +194,10 @@ def test_where_there_is_nobody_to_ask_a_purge_wants_yes(run: Run, keys: list[str
 
 def test_on_a_terminal_a_purge_asks_first(run: Run, keys: list[str]) -> None:
     for answer, left in (("n\n", 3), ("y\n", 0)):
-        controller, terminal = os.openpty()
-        process = subprocess.Popen(
-            PURGE, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        os.close(terminal)
-        os.write(controller, answer.encode())
-        _, err = process.communicate(timeout=60)
-        os.close(controller)
-        assert "This removes 3 entries" in err
-        assert (process.returncode == 0) == (left == 0)
+        with terminal("purge", "--all", environ={}) as seen:
+            seen.until("This removes 3 entries")
+            seen.type(answer.encode())
+            assert (seen.ended() == 0) == (left == 0)
         assert len(run("ls", "--json").json) == left
 
 

@@ -53,13 +53,11 @@ def jobs(jobs: Jobs) -> Jobs:
 
 def run(jobs: Jobs, options: dict[str, Any] | None = None, **environ: str) -> tuple[str, dict[str, Any]]:
     """The job's line at open, and what it told."""
-    running = jobs.start(jobs.box.folder / "job.py", json.dumps(options or {}), **environ)
-    out, err = running.process.communicate(timeout=240)
-    assert running.process.returncode == 0, err
+    told, err = jobs.said(jobs.box.folder / "job.py", json.dumps(options or {}), **environ)
     lines = [line for line in err.splitlines() if "; recipe " in line]
     assert len(lines) == 1, err
     assert len(err.splitlines()) <= (2 if ": hit " in err else 4), err
-    return lines[0].removeprefix("prepcache: "), json.loads(out.splitlines()[-1])
+    return lines[0].removeprefix("prepcache: "), told
 
 
 def edit(jobs: Jobs, old: str, new: str) -> None:

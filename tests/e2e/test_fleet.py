@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from support.fleet import TOKEN, box, lead
+import pytest
+
+from support.fleet import TOKEN, box, lead, patient_fixture  # noqa: F401
 from support.jobs import Jobs, facts_together
 from support.serving import Serving
 

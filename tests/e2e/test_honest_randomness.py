@@ -70,13 +70,10 @@ def jobs(jobs: Jobs) -> Jobs:
     return jobs
 
 
-def run(jobs: Jobs, function: str, *, exit_code: int = 0, **options: Any) -> tuple[list[str], Any]:
-    """What the job said of draws, and what it told, or all that it said where it failed."""
-    running = jobs.start(jobs.box.folder / "job.py", function, json.dumps(options))
-    out, err = running.process.communicate(timeout=240)
-    assert running.process.returncode == exit_code, err
-    said = [line for line in err.splitlines() if SAYING in line]
-    return said, json.loads(out.splitlines()[-1]) if exit_code == 0 else err
+def run(jobs: Jobs, function: str, **options: Any) -> tuple[list[str], Any]:
+    """What the job said of draws, and what it told."""
+    told, err = jobs.said(jobs.box.folder / "job.py", function, json.dumps(options))
+    return [line for line in err.splitlines() if SAYING in line], told
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"executor": True}, {"lazy": True}])
@@ -103,7 +100,7 @@ def test_a_repeat_that_differs_names_the_item_and_is_removed(jobs: Jobs) -> None
     run(jobs, "by_file")
     outside.write_bytes(b"22")
     assert run(jobs, "by_file")[1]["hit"] == 10, "a stat is not seen; the README says so"
-    _, err = run(jobs, "by_file", verify_fraction=1.0, exit_code=1)
+    err = jobs.run(jobs.box.folder / "job.py", "by_file", '{"verify_fraction": 1.0}', exit_code=1)
     assert "VerifyError: item 0 (0), preprocessed again, differs from the cached sample" in err
     assert "was removed" in err
     told = run(jobs, "by_file")[1]  # the ten may lie in several artifacts, of which one was removed
@@ -144,11 +141,10 @@ def test_frozen_draws_are_said_on_every_hit(jobs: Jobs, how: str) -> None:
     script = jobs.write(FROZEN)
     jobs.run(script, how)
     for _ in range(2):
-        running = jobs.start(script, how)
-        told, said = running.process.communicate(timeout=240)
-        assert '"hit": 6' in told, said
+        told, said = jobs.said(script, how)
+        assert told["hit"] == 6, said
         assert said.count(f"job.augment: {SAID}") == 1, said
-        assert SAID in told, "the report says it, too"
+        assert SAID in " ".join(told["why"]), "the report says it, too"
     entry = json.loads(prepcache(jobs, "ls", "--json"))[0]
     for key in (entry["key"], entry["key"][:12]):
         shown = prepcache(jobs, "show", key)

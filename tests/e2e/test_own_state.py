@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 from support.jobs import Jobs
@@ -165,10 +164,7 @@ main()
 
 
 def test_what_a_job_sets_counts_and_what_matters_counts(jobs: Jobs) -> None:
-    process = jobs.start(jobs.write(CALLABLES + SETTING)).process
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    facts = json.loads(out.splitlines()[-1])
+    facts, err = jobs.said(jobs.write(CALLABLES + SETTING))
     assert facts["told"] == [
         [[[1.0, 1.0], [2.0, 2.0]], 0],
         [[[1.0] * 3, [2.0] * 3], 0],

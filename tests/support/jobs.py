@@ -155,6 +155,13 @@ class Jobs:
         """What a job says on its standard error, however it ends."""
         return self.start(script, *arguments, **environ).process.communicate(timeout=240)[1]
 
+    def said(self, script: Path, *arguments: Any, **environ: str) -> tuple[Any, str]:
+        """What a job that ends well told, and what it says on its standard error."""
+        process = self.start(script, *arguments, **environ).process
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+        return json.loads(out.splitlines()[-1]), err
+
     def together(self, script: Path, each: list[tuple[Any, ...]], **environ: str) -> list[Any]:
         """Runs a job for each tuple of arguments, all let go at once after their imports."""
         return facts_together([self.start(script, *arguments, **environ) for arguments in each])
