@@ -192,7 +192,7 @@ def test_who_is_declined_waits_for_a_thread_that_looks(bench: Bench, monkeypatch
     thread.join(60)
 
 
-def test_a_thread_that_looks_for_long_is_waited_for_within_the_budget(bench: Bench) -> None:
+def test_a_thread_that_looks_for_long_is_waited_for_briefly(bench: Bench) -> None:
     bench.session.resolve(SomeRecipe())
     budget, is_looking, is_over = bench.session.budget, threading.Event(), threading.Event()
 
