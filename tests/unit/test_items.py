@@ -90,8 +90,7 @@ def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest
     for root in (None, here):
         short = found(root)
         with monkeypatch.context() as patch:
-            patch.setattr(item_batches, "_plain_bytes", lambda item: None)
-            patch.setattr(item_batches, "_file_pieces", lambda path, encoder: [])
+            patch.setattr(item_batches, "_short_pieces", lambda item, encoder: None)
             general = found(root)
         assert short == general
 

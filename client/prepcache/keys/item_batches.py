@@ -18,8 +18,9 @@ import os
 import sys
 import types
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
 from pathlib import PosixPath
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -62,6 +63,7 @@ ITEM_DOMAIN = b"prepcache item v1\0"
 
 _PREFIX = ITEM_DOMAIN + bytes([ENCODING_VERSION])
 _NO_STAMP = (0, 0, 0, 0, 0)
+_NO_LABELS: Iterable[bytes] = repeat(b"")
 
 
 class ItemEncoder(Encoder):
@@ -210,18 +212,14 @@ def digests_of(
     ends: list[int] = []
     is_plain = encoder.rules.read == "path" and not any(map(is_registered, (*SIMPLE, tuple, dict, PosixPath)))
     for position in positions:
-        item = items[position]
-        if is_plain and (raw := _plain_bytes(item)) is not None:
-            written.append(blake3(_PREFIX + raw).digest())
-        elif is_plain and type(item) is PosixPath and (pieces := _file_pieces(item, encoder)):
-            written.append(pieces)
-        else:
+        item, before = items[position], len(encoder.names)
+        pieces = _short_pieces(item, encoder) if is_plain else None
+        if pieces is None:
             pieces = [_PREFIX]
             encoder.write(item, pieces.append, f"items[{first + position * step}]")
-            if len(encoder.names) == (ends[-1] if ends else 0):
-                written.append(blake3(b"".join(pieces)).digest())
-            else:
-                written.append([bytes(one) if type(one) is memoryview else one for one in pieces])
+            if len(encoder.names) > before:
+                pieces = [bytes(one) if type(one) is memoryview else one for one in pieces]
+        written.append(pieces if len(encoder.names) > before else blake3(b"".join(pieces)).digest())
         ends.append(len(encoder.names))
     files, hashes = _read(encoder)
     if encoder.names:
@@ -258,44 +256,56 @@ def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
     return digests.tobytes(), hashes
 
 
-def _file_pieces(path: PosixPath, encoder: ItemEncoder) -> list[Any]:
-    """What the encoder writes for an item that is a regular file, at half the cost; nothing for others."""
-    name = os.fspath(path)
+def _short_pieces(item: Any, encoder: ItemEncoder) -> list[Any] | None:
+    """What the encoder writes for a text, number or regular file, or a tuple or dict of those; else None."""
+    head, labelled = _PREFIX, _NO_LABELS
+    if type(item) is tuple:
+        head += b"t" + length(len(item))
+    elif type(item) is dict:
+        if set(map(type, item)) != {str} or (found := _labels(tuple(item))) is None:
+            return None
+        head += b"d" + length(len(item))
+        labelled, item = found[0], map(item.__getitem__, found[1])
+    else:
+        item = (item,)
+    pieces: list[Any] = []
+    before, texts = len(encoder.names), len(encoder.text_files)
+    for label, value in zip(labelled, item, strict=False):
+        kind = type(value)
+        to_bytes = SIMPLE.get(kind)
+        if to_bytes is not None and (to_bytes is not text_bytes or not looks_like_path(value)):
+            head += label + to_bytes(value)
+        elif (kind is PosixPath or kind is str) and (info := _file_at(name := os.fspath(value))) is not None:
+            named = encoder.rules.named(name)
+            head += (
+                label + (b"S" if kind is str else b"p") + length(1 + len(named) + DIGEST_BYTES) + b"f" + named
+            )
+            pieces += (head, len(encoder.names))
+            head = b""
+            encoder.names.append(name)
+            encoder.rows.extend(stamp_of(info))
+            if kind is str:
+                encoder.text_files.append(name)
+        else:
+            del encoder.names[before:], encoder.rows[5 * before :], encoder.text_files[texts:]
+            return None
+    pieces.append(head)
+    return pieces
+
+
+def _file_at(name: str) -> os.stat_result | None:
+    """Of a regular file."""
     try:
         info = os.stat(name)
     except (OSError, ValueError):
-        return []
-    if not is_regular(info):
-        return []
-    named = encoder.rules.named(name)
-    encoder.names.append(name)
-    encoder.rows.extend(stamp_of(info))
-    head = b"p" + length(1 + len(named) + DIGEST_BYTES) + b"f" + named
-    return [_PREFIX + head, len(encoder.names) - 1]
-
-
-def _plain_bytes(item: Any) -> bytes | None:
-    """The bytes of a text or number, or of a tuple or dict of those; None where the encoder has to write."""
-
-    def plain(value: Any) -> bytes | None:
-        to_bytes = SIMPLE.get(type(value))
-        if to_bytes is None or (to_bytes is text_bytes and looks_like_path(value)):
-            return None
-        return to_bytes(value)
-
-    if type(item) is tuple:
-        found = [b"t" + length(len(item)), *map(plain, item)]
-    elif type(item) is dict:
-        if not all(type(key) is str and key.isidentifier() for key in item):
-            return None
-        found = [b"d" + length(len(item))]
-        for label, key in _labels(tuple(item)):
-            found += (label, plain(item[key]))
-    else:
-        return plain(item)
-    return None if None in found else b"".join(found)  # type: ignore[arg-type]
+        return None
+    return info if is_regular(info) else None
 
 
 @lru_cache(maxsize=256)
-def _labels(keys: tuple[str, ...]) -> list[tuple[bytes, str]]:
-    return sorted((text_bytes(key), key) for key in keys)
+def _labels(keys: tuple[str, ...]) -> tuple[list[bytes], list[str]] | None:
+    """The keys of a dict as bytes, and as they are, in the order in which they are written."""
+    if not all(map(str.isidentifier, keys)):
+        return None
+    ordered = sorted(keys, key=text_bytes)
+    return list(map(text_bytes, ordered)), ordered
