@@ -243,9 +243,6 @@ def test_a_dropped_lazy_data_set_commits_what_waits(jobs: Jobs) -> None:
 DROPPED_IN_WORKERS = """
 import torch
 from torch.utils.data import DataLoader
-from prepcache.fill import commit
-
-commit.WORKERS_S = 60.0  # a disk may be busy
 
 def make(item):
     called(item)
@@ -259,10 +256,6 @@ def main():
     batches = iter(loader)
     for _ in range(5):
         next(batches)
-    if sys.argv[2] == "raised":
-        while len(Path(os.environ["CALL_LOG"]).read_text().splitlines()) < 18:  # what it has asked for
-            threading.Event().wait(0.01)
-        raise ValueError("no more")
     del batches, loader
 
 if __name__ == "__main__":
@@ -274,10 +267,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("method", "how"), [("fork", "dropped"), ("spawn", "dropped"), ("fork", "raised")])
-def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str, how: str) -> None:
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str) -> None:
     script = jobs.write(DROPPED_IN_WORKERS)
-    jobs.run(script, method, how, exit_code=int(how == "raised"))
+    jobs.run(script, method)
     made = jobs.calls()
     assert made.total() >= 10
     assert jobs.run(script, "read")["hit"] == made.total()
