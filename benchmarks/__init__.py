@@ -1,7 +1,5 @@
 """Benchmarks: how far caches of preprocessed samples are from the speed at which memory is copied."""
 
-from __future__ import annotations
-
 import compileall
 from pathlib import Path
 

@@ -9,8 +9,6 @@ On a machine that others use, the ratio of CPU times (without
 workers) is the steadier one. Results go to OUT/results.json, and as plots beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -13,8 +13,6 @@ job shares again, and the calls beyond one an item, which may be as many as were
 a job.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

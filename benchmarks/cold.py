@@ -10,8 +10,6 @@ passed while the function ran. Then, of 20,000 lines that a cheap function token
 the job's a fill adds to an item's, the opening included.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

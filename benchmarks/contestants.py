@@ -4,8 +4,6 @@ A contestant stores a workload once (`prepare`), and opens what it stored as oft
 gives a function that makes one shuffled epoch, an iterable of (values, numbers).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

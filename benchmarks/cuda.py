@@ -8,8 +8,6 @@ the limit over the wall time without a step, and max(limit, step) over that of b
 those of a data set are; no daemon is asked.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

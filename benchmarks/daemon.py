@@ -10,8 +10,6 @@ held for HELD_S, as by a slow disk, while jobs register recipes: clients that lo
 for it.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import json

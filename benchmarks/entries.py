@@ -6,8 +6,6 @@ The files of a recipe are one small artifact whose item, key and so digest were 
 written without a commit each.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -7,8 +7,6 @@
 Whatever goes wrong is answered as {"error": ...}; the process goes on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ Each gives {mode: text, "items": [text], "stale": None}: two runs with equal ans
 key that the library cannot make is `refused: ...`.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable

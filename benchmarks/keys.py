@@ -6,8 +6,6 @@ PYTHON is an interpreter that has the other caches and torch (`make peers` makes
 stale sample if its key had to change and did not, as a needless miss if its key had to stay and did not.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

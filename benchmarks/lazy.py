@@ -8,8 +8,6 @@ the function was called for an item; and the first batch, beside that of a DataL
 `CachedFirstSampler`, beside a plain DataLoader without a cache.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

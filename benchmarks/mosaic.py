@@ -4,8 +4,6 @@ It imports torchvision, for data sets of its own that nobody uses here; torchvis
 torch. Where it is missing, empty modules with the names that are imported stand in for it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib.machinery import ModuleSpec

@@ -7,8 +7,6 @@ the audit hook is there for good; the smallest of many rounds counts. `--limits`
 over its limit.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -5,8 +5,6 @@ of the opening, and memory of its own that it keeps, without the items: both for
 numbers mean that the cost is linear.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

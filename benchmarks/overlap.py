@@ -6,8 +6,6 @@ alone and of the step alone are timed, then of both together: through a `DataLoa
 turn. Shown is max(limit, step) over the wall time of each: 1 is perfect, 0.5 is no overlap at all.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -4,8 +4,6 @@ Each is used as its documentation shows, with bytes where it offers a choice; wh
 goes through a plain DataLoader.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

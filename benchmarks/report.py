@@ -1,7 +1,5 @@
 """Results as a table in markdown, and as a plot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -8,8 +8,6 @@ after the imports to the last job's last item, as shares of what one job takes. 
 processes map counts 1/n in each), summed over K jobs that read all samples: mapped, and loaded by each.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

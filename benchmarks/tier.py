@@ -7,8 +7,6 @@ With --seconds N, four machines without a lead, with four jobs each, prepare one
 each machine N seconds: how often an item was preprocessed.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

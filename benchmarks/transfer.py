@@ -9,8 +9,6 @@ Shown too is what the server's processors spent on a GB: on a busy machine that 
 Without nginx its rows are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

@@ -6,8 +6,6 @@ of so many items; for files beside the bare `os.stat` of each in the same proces
 much private memory grows with an item; and the processor time of `import prepcache`, beside numpy's.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

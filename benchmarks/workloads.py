@@ -5,8 +5,6 @@ Invariants:
     2. The function of a workload is cheap; what is measured begins when everything is cached.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os

@@ -5,8 +5,6 @@ values with offsets, and come back in their own shapes; batches are padded along
 .wav files is given a few first.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import wave

@@ -6,8 +6,6 @@ another config, one with the config changed back. The daemon starts by itself, i
 and is stopped at the end. Every job's samples are compared with those of a job that ran without the cache.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

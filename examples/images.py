@@ -4,8 +4,6 @@ Each image becomes a uint8[3, size, size] tensor. A second run, in this process 
 an edited image is decoded again, and only that one.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -6,8 +6,6 @@ The class decodes every item into one `numpy.memmap`, which later runs open. pre
 of their files, so an image that occurs 30 times is decoded and stored once.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

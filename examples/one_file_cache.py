@@ -7,8 +7,6 @@ The classical class reads one text file and keeps its tensors in one `.pt`. Its 
 those differ). None of them knows the helper module that the script imports, or the config.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

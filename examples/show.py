@@ -1,7 +1,5 @@
 """What the examples print at their end: what was there, what was preprocessed, a digest of every sample."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

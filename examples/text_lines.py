@@ -5,8 +5,6 @@ it anew when either of the two changes. Here the file is the item, `expand=True`
 samples, and both are in the key.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

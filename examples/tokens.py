@@ -1,7 +1,5 @@
 """Source files to token ids, with a byte-pair vocabulary that is kept as a file."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 python examples/train_lm.py DATA VOCABULARY [--max-tokens 4096] [--steps 20] [--summary FILE]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

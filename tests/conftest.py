@@ -9,8 +9,6 @@ an eighth, chosen by the date (UTC): one case of eight of each test, so that eig
 every promise keeps at least one test that runs each time.
 """
 
-from __future__ import annotations
-
 import datetime
 import gc
 import os

@@ -3,8 +3,6 @@
 accelerate launch --cpu --num_processes 2 accelerate_loop.py
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

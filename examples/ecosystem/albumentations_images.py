@@ -1,7 +1,5 @@
 """Albumentations: resizing is cached, random crops and flips run on every access."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import albumentations

@@ -3,8 +3,6 @@
 The whole file counts for every item, so an edit invalidates all of them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -3,8 +3,6 @@
 The path is in the item, so the file counts although a C library reads it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import soundfile

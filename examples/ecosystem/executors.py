@@ -6,8 +6,6 @@ engines with handles of their own, `Engine` is all that is needed.
 python executors.py dask|loky|submitit|ray
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Hugging Face Trainer: rows of a `datasets.Dataset` as items, and a fast tokenizer in the config."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 python hydra_multirun.py --multirun data.length=16,32 optimizer.lr=0.1,0.01
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass, field

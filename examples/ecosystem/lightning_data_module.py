@@ -4,8 +4,6 @@
 that work.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

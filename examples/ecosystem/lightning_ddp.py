@@ -4,8 +4,6 @@ Lightning starts the second process itself, and gives each one a DistributedSamp
 at the same time, and divide the preprocessing between them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

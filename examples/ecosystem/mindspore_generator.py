@@ -3,8 +3,6 @@
 A sample is a tuple of arrays: MindSpore 2.10 cannot take numpy scalars with NumPy 2.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import mindspore.dataset

@@ -3,8 +3,6 @@
 A `MetaTensor` has metadata that no column keeps, so the last cached transform turns it into a tensor.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nibabel

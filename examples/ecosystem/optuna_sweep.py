@@ -1,7 +1,5 @@
 """Optuna: trials that share a preprocessing config share its tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import optuna

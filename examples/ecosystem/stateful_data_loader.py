@@ -1,7 +1,5 @@
 """torchdata's StatefulDataLoader: the state is saved in mid-epoch, with workers, and loaded again."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

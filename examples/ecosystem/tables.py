@@ -1,7 +1,5 @@
 """Tables: pandas, polars and Parquet (pyarrow). Rows are items; a column's values count, not its labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

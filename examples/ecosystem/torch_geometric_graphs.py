@@ -1,7 +1,5 @@
 """PyTorch Geometric: a graph is cached as a dict of tensors, and `transform=` makes a `Data` of it again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -5,8 +5,6 @@
 The two ranks divide the preprocessing of a cold data set between them, and share the tensors of a warm one.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

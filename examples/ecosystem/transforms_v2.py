@@ -1,7 +1,5 @@
 """Transforms like those of torchvision.transforms.v2: a cached Compose, and a random one at every access."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """WebDataset: tar shards as a stream. Keep the shard's name out of the samples, and let prepcache shard."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

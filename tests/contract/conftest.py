@@ -1,7 +1,5 @@
 """What contract tests share: a daemon with a store of its own, in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Artifacts over HTTP: up a MiB at a time, down, in ranges, and what is then on disk."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

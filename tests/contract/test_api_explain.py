@@ -1,7 +1,5 @@
 """POST /v1/explain over a real socket: what a miss is explained by, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

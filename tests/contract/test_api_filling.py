@@ -1,7 +1,5 @@
 """The client's protocol over a real socket: what is answered, and what is then in the store."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Malformed, misspelt, oversized and hostile requests: each is refused by name, and the daemon serves on."""
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """Inspection, purge, pins and care over a real socket: what is answered, and what is then in the store."""
 
-from __future__ import annotations
-
 import platform
 import re
 import threading

@@ -1,7 +1,5 @@
 """`isolation = "user"`: what each user is given, sees and may do, over a real socket."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What lives how long: leases, holds, commits under way and rows, over ends of sessions and of daemons."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """TCP: only with the token, only under a known name, and with the rights of nobody in particular."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

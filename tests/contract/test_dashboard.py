@@ -1,7 +1,5 @@
 """The page for people, over a real socket: what it shows, what it escapes, and who is given it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The files in deploy/ and the Dockerfile are what their own checkers accept."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

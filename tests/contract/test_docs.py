@@ -1,7 +1,5 @@
 """The documentation builds and is complete: settings, commands, endpoints, metrics and errors have a row."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """The store's writer is held, as by a slow disk: whoever only reads, or beats, is answered all the same."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

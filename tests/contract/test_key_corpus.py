@@ -1,7 +1,5 @@
 """The key corpus: no wrong hit, and no needless miss but those that the default mode means."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keys name no place: one project, its data and its config have the same keys wherever they lie."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Quotas of users: who exceeds his loses his own coldest entries first, and is declined last."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

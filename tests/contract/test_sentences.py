@@ -1,7 +1,5 @@
 """What people read is plain English, and `make sentences` lists all of it."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """What lies in the staging folder: it counts, and is swept when it belongs to no open session."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterator

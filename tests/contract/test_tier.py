@@ -1,7 +1,5 @@
 """Two daemons and one bucket: what one made, the other fetches; a bad bucket costs only the work."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

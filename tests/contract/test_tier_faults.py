@@ -1,7 +1,5 @@
 """What a bucket can do wrong: no sample is wrong, no job stops, and what is committed here stays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

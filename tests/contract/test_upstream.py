@@ -1,7 +1,5 @@
 """Leases from a lead daemon: an item is preprocessed on one machine; a lead that fails stops no job."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """One fork server for all crash tests of a worker, and a root that is ready to be cut short."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

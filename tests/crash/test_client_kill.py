@@ -6,8 +6,6 @@ while it asks the daemon to take it, and while the daemon does; the main thread 
 resolves, leases, and writes the file.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ takes the staged file, while it writes the row, and when it has done so but not 
 started again, while the job asks again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

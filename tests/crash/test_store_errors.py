@@ -1,7 +1,5 @@
 """A disk that fails or is full at any step: an error is told, nothing is lost, the daemon lives on."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -4,8 +4,6 @@ No fail points in shipped code: strace kills the process at the Nth call of a ki
 until the work gets through. `whole` in support/crashing.py says what must hold after each.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The store lies on an xfs on a loop device. At the Nth sync or rename of an act t
 and the filesystem shut down without flushing its log; then it is mounted again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import shutil

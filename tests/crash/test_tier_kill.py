@@ -1,7 +1,5 @@
 """SIGKILL of a daemon before each of its steps in a bucket, while it copies and compacts a manifest."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs: scripts in processes of their own, against a daemon of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A daemon that is away (it starts, is stopped, is killed): jobs go on, and share when it answers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The benchmark suite runs: own contestants, right bytes, ratios, a table and JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

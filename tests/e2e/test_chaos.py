@@ -1,7 +1,5 @@
 """Whatever is killed, stopped, purged or restarted: jobs get the right samples, and nothing is left over."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The `prepcache` command against a real daemon: what it prints, what it removes, how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Daemons as processes: how they start, stop, die and come back, and what they notice of jobs that die."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

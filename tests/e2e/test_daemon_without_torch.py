@@ -1,7 +1,5 @@
 """The daemon installs, starts and serves a job where there is no torch: in an environment of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

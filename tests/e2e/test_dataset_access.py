@@ -1,7 +1,5 @@
 """Reading a data set: by index, by batch, in workers of every kind, pickled, lazily, without a daemon."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections import Counter

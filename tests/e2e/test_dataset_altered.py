@@ -1,7 +1,5 @@
 """Items that the caller alters while a data set is open: never stored under the digest of before."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.jobs import Jobs

@@ -1,7 +1,5 @@
 """Data sets whose items expand: shared as any, the same positions in every process, none left out."""
 
-from __future__ import annotations
-
 import errno
 import tempfile
 from collections import Counter

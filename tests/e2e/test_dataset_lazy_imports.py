@@ -1,7 +1,5 @@
 """Jobs whose function imports what it uses when it is called: no stale sample, and none made twice."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.jobs import Jobs

@@ -1,7 +1,5 @@
 """What a function reads beside its items is observed: a change there is a miss that names the file."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """What counts in a recipe and changes while a data set is open: no sample of it is stored."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.jobs import Jobs

@@ -1,7 +1,5 @@
 """A daemon in trouble of its own: the job goes on, and one line says why its samples are not kept."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

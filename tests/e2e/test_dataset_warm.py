@@ -1,7 +1,5 @@
 """A data set on a warm cache: nothing is preprocessed that was before, whatever the list looks like now."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

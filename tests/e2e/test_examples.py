@@ -3,8 +3,6 @@
 Each must preprocess exactly what changed, and give the tensors that it gives without the cache, to the bit.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

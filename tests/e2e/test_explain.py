@@ -1,7 +1,5 @@
 """Misses that explain themselves: real jobs, a real daemon, the line at open, the report and the command."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """`prepcache fill` and `prepcache plan`: the data set of a script, prepared or planned without training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

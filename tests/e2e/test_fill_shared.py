@@ -1,7 +1,5 @@
 """Jobs at once on cold data: the function is called exactly once per distinct item, over all of them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Fills in trouble: jobs that stall, daemons that hang or lose answers, samples that are purged."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

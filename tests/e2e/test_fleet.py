@@ -1,7 +1,5 @@
 """Jobs on several machines with one bucket and a lead daemon: every item is preprocessed once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

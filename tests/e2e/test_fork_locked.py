@@ -1,7 +1,5 @@
 """A fork while other threads hold prepcache's locks: in the child nobody would ever let go of them."""
 
-from __future__ import annotations
-
 from support.jobs import Jobs
 
 LOCKED = """

@@ -1,7 +1,5 @@
 """Randomness in preprocessing: told once, by name, with where to split; a repeat that differs is put away."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

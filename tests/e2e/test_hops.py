@@ -1,7 +1,5 @@
 """How many calls of ours a sample and a batch cost: a reader walks them, and so does every step of a job."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two users of one machine with `isolation = "user"`: real processes of real users, on one daemon."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

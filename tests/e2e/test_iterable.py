@@ -1,7 +1,5 @@
 """CachedIterableDataset: each sample once over workers and ranks, of sequences and of streams, made once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A stream in trouble: daemons and workers that are killed, iterators, errors, and what changes meanwhile."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """A lazy data set that is trained on: the progress that its job shows meanwhile."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Lazy data sets beside each other: jobs at once, and DataLoader workers that are killed."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

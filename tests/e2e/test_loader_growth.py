@@ -1,7 +1,5 @@
 """Many epochs with persistent DataLoader workers: nothing grows, in the job, its workers or the daemon."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

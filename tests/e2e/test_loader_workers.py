@@ -3,8 +3,6 @@
 Workers name rows, and the job gathers them: nothing of a batch is in shared memory, which the tests look at.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Where observation meets an error, what was made meanwhile is given to the job and not stored."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The daemon on demand, with real processes: it starts by itself, once, and is never in the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

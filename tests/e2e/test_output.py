@@ -1,7 +1,5 @@
 """What jobs and commands write where little is possible: eight ranks on one terminal, ASCII, a log file."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A callable that its own calls change: its samples are made once, in this process and in all others."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from support.jobs import Jobs

@@ -1,7 +1,5 @@
 """What a job says of itself is what happened: its report, and why it goes on without the cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Cases of sharing: deaths, restarts, other cuts of the data, data larger than the cache."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing
 from typing import Any

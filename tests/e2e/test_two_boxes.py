@@ -1,7 +1,5 @@
 """Jobs on two machines that share a bucket: the second one preprocesses nothing; a bad bucket stops none."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

@@ -1,7 +1,5 @@
 """CachedDataset.wrap: an existing map-style dataset, cached item by item, or refused with what to do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

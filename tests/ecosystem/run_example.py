@@ -3,8 +3,6 @@
 python run_example.py examples/ecosystem/audio_cuts.py
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

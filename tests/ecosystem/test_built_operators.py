@@ -1,7 +1,5 @@
 """Operators that `torch.utils.cpp_extension` builds at run time count by what was built."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

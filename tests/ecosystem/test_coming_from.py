@@ -1,7 +1,5 @@
 """The table "Coming from another cache": each of its rows runs, with the library that it names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

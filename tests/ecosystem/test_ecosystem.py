@@ -3,8 +3,6 @@
 Examples whose libraries are not installed skip; `make nightly` installs them all.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

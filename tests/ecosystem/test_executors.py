@@ -1,7 +1,5 @@
 """Engines as executors: dask, loky, submitit and Ray fill a data set, which the next job finds."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The examples that show a cache of one's own beside prepcache: ours is right after every change."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Only for a new format version: files written before must stay readable, or their version be refused.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.artifacts import write_items

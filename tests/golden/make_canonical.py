@@ -4,8 +4,6 @@ Run it only together with a raised version constant, or to pin more: what it wri
 of, and a line that it changes is a key that has moved.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Golden vectors of the canonical encoding and of item digests."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

@@ -1,7 +1,5 @@
 """Golden artifacts: files that were written once stay readable, and writing them again gives their bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipe digests do not move unless a version constant does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

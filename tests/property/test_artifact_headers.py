@@ -1,7 +1,5 @@
 """Generated damage: a header whose JSON was changed anywhere is refused, or every row can be read."""
 
-from __future__ import annotations
-
 import copy
 import os
 import shutil

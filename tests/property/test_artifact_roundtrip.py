@@ -1,7 +1,5 @@
 """Round trips over generated samples: what is written comes back, alone, mixed, merged and viewed."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Batches against torch: what a batch collates to equals what torch makes of the single samples."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Equal encodings exactly when values are equal, by an oracle that knows nothing of bytes."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import math

@@ -1,7 +1,5 @@
 """Item digests over generated data sets on a real disk, against an oracle that reads the files."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lease table as a state machine with a fake clock, against a model that knows only who may do what."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 

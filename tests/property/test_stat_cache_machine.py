@@ -1,7 +1,5 @@
 """The stat cache against a dict: it answers what was added, whatever is flushed, merged or reopened."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

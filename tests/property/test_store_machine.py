@@ -4,8 +4,6 @@ The oracle is independent: it knows only which items were committed, held, pinne
 Each run ends with `check()` finding nothing and the disk's blocks equal to the sums.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Collection

@@ -1,8 +1,6 @@
 """What is taken away from the product, by name, and the test that must notice."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Replaces one thing of the product by name, so that a test can be seen to fail without it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

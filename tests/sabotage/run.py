@@ -3,8 +3,6 @@
 python run.py SABOTAGE TEST...
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every sabotage is caught: a test that is named for it fails when the product is sabotaged so."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

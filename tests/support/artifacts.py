@@ -1,7 +1,5 @@
 """Artifacts for tests: writing them, comparing samples to the bit, and taking headers apart."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import struct

@@ -4,8 +4,6 @@ What happens is drawn from a seed; when it happens follows the jobs' own progres
 wall clock. Every job has a process group of its own, so that nothing it leaves behind is overlooked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """The six jobs of the chaos test: a script that checks every sample, and says what its data sets did."""
 
-from __future__ import annotations
-
 from support.jobs import PREAMBLE
 
 KINDS = [("fill", 0), ("workers", 1), ("lazy", 2), ("loader", 0), ("expand", 1), ("expand", 2)]

@@ -6,8 +6,6 @@ is to be cut short says `{"ready": thread}` where "the job" or "its commit" begi
 `{"hit", "computed"}`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

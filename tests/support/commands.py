@@ -1,7 +1,5 @@
 """The `prepcache` command in this process, as a fixture."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Cutting a store's process short: the driver of `store_actor`, strace, and a disk to pull the plug of."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 Forked by `forked.Daemons`, it differs from that in nothing but whose child it is.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An object store with faults: as much of S3 as obstore asks for, in a thread, in memory."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

@@ -4,8 +4,6 @@ It stands where a test must make the daemon misbehave at one exact step; whole p
 real one.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

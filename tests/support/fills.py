@@ -1,7 +1,5 @@
 """A job that fills over numbers, with a daemon in the same process."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable
 from pathlib import Path

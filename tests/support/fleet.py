@@ -1,7 +1,5 @@
 """Several machines of a fleet: daemons in this process, each with a root of its own, and one bucket."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

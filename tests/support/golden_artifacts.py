@@ -1,7 +1,5 @@
 """The samples of the golden artifacts, one list for each file in tests/golden."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from typing import Any
 

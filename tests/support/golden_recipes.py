@@ -4,8 +4,6 @@ The vectors pin what must never change silently: a recipe digest that moves make
 one that stays when an input is added or dropped hands out wrong samples.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -3,8 +3,6 @@
 What is pinned here does not depend on bytecode, so that the digests outlive minor versions of Python.
 """
 
-from __future__ import annotations
-
 SOURCES = {
     "golden_prep.py": """
         import functools

@@ -1,7 +1,5 @@
 """The values whose canonical bytes, and the items whose digests, are pinned."""
 
-from __future__ import annotations
-
 import array
 import collections
 import dataclasses

@@ -8,8 +8,6 @@ A forked job differs from a started one in what is loaded already, in its hash s
 and in whose child it is.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Jobs: real training processes that share a sandbox's daemon and log every call of their function."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

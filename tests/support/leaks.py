@@ -3,8 +3,6 @@
 What an earlier test of the same process has left, and whatever closes meanwhile, does not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

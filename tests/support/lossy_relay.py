@@ -1,7 +1,5 @@
 """A relay before a real daemon, as the answerer of a `FakeDaemon`: it loses requests and answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A project's function, run under an observer."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The pages of the documentation: their code blocks, their words, and sample data for what they run."""
 
-from __future__ import annotations
-
 import math
 import re
 import wave

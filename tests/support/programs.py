@@ -1,7 +1,5 @@
 """Python programs of a test's own, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

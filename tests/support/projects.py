@@ -1,7 +1,5 @@
 """Small real projects for tests of the code fingerprint: written, imported, edited, imported again."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

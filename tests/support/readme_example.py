@@ -5,8 +5,6 @@
 The second run must preprocess nothing.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

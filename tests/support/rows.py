@@ -1,7 +1,5 @@
 """Rows for tests: samples stored over some artifacts, as the data set hands them to the gather."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ by walking the source: every string of two words or more that is neither a docst
 commands, and the text of the page's templates. A `{}` stands for a value.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

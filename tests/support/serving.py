@@ -1,7 +1,5 @@
 """A daemon for tests: in this process behind a real unix socket, or as a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """A session on a daemon that says what the test wants."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

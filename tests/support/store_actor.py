@@ -6,8 +6,6 @@ line "go" (by then strace is attached and counts from here), acts, and says `{"d
 says `{"findings": [...]}`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

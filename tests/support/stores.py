@@ -1,7 +1,5 @@
 """Small artifacts and a store to put them in."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """What the tests of streams open, in jobs of their own (jobs.py)."""
 
-from __future__ import annotations
-
 SHARED = """
 import torch
 from torch.utils.data import DataLoader

@@ -1,7 +1,5 @@
 """A terminal of a test's own: a command that runs in one, what it draws, what is typed, how it is left."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -4,8 +4,6 @@ Run as a program with a folder, a bucket and that step; says `{"committed"}` for
 at its end.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

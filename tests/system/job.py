@@ -5,8 +5,6 @@
 Each call of the function adds a line to the file CALLS.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """For all unit tests: asynchronous ones run in asyncio, and jobs of some do without a daemon."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

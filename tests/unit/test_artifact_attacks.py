@@ -5,8 +5,6 @@ ArtifactError: no view outside the map, no crash, no import, no unbounded memory
 would mean to read all data: that booleans are 0 or 1.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

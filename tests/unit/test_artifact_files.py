@@ -1,7 +1,5 @@
 """Artifacts as files: what the writer keeps to, what the reader gives, and samples merged into one file."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

@@ -1,7 +1,5 @@
 """Leaves: every kind and dtype comes back to the bit, and any safetensors reader can read every column."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trees: what a sample may be, how it comes back, and how refusals name the leaf."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import enum

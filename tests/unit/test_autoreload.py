@@ -1,7 +1,5 @@
 """Functions that IPython's `%autoreload` has edited: it compiles a definition alone, and swaps the code."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType

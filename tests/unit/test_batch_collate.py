@@ -1,7 +1,5 @@
 """Batches and torch's collation: columns go through as they are, and whoever looks sees samples."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

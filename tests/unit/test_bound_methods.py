@@ -1,7 +1,5 @@
 """A bound method counts by what it reads of its object, and by all of it where it hands the object on."""
 
-from __future__ import annotations
-
 from functools import cached_property, partial, partialmethod
 from typing import Any
 

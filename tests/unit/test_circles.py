@@ -1,7 +1,5 @@
 """Objects that reach themselves count; lists and dicts inside themselves are refused."""
 
-from __future__ import annotations
-
 import enum
 import sys
 from typing import Any

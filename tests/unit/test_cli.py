@@ -1,7 +1,5 @@
 """The `prepcache` command where no daemon is needed: usage, help, errors, units, `key`."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

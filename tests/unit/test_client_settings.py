@@ -1,7 +1,5 @@
 """The client's settings: what may stand in the environment, and where a daemon is looked for."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

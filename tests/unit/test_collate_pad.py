@@ -1,7 +1,5 @@
 """Padding and packing: which leaves, what beside them, and what is refused. Values: see the property test."""
 
-from __future__ import annotations
-
 import pickle
 from collections import defaultdict
 from decimal import Decimal

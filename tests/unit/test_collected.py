@@ -1,7 +1,5 @@
 """What is collected: whole items, wherever an interrupt comes."""
 
-from __future__ import annotations
-
 import os
 import sys
 import types

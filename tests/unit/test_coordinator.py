@@ -1,7 +1,5 @@
 """The coordinator by itself: clients that hang up, and sessions that end, at the worst moment."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """Catalogues: items found only whole, moved when artifacts merge, missing when they go; they travel."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

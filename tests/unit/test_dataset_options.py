@@ -1,7 +1,5 @@
 """What a data set says at its opening: options that cannot work, and that there is no daemon."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Reports and progress: the counts add up, lines are few and say what people ask for."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

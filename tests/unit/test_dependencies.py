@@ -1,8 +1,6 @@
 """What a function reaches: as it was loaded, by asking, by registries, by libraries; and corners of the walk."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

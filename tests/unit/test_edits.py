@@ -1,8 +1,6 @@
 """One edit of a small project each: it counts, and what differs from process to process does not."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The canonical encoding: what does not count, what an object counts by, and what is refused."""
 
-from __future__ import annotations
-
 import ast
 import collections
 import dataclasses

@@ -1,7 +1,5 @@
 """The environment part: distributions by RECORD, with their requirements, wherever the path holds them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

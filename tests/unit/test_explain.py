@@ -1,7 +1,5 @@
 """A miss says why: in the words of the input that changed, and against the nearest recipe."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from types import MethodType

@@ -1,8 +1,6 @@
 """Machine code: extension modules of a project and libraries of `ctypes` count by the bytes of their files,
 and one that was built again after it was loaded is refused."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """File digests: one descriptor, a stamp before and after, clear refusals, bounded threads."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fill: each item once, whoever else fills, raises, is interrupted, expands or dies; and its pace."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from itertools import combinations, count

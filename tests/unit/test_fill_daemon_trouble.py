@@ -1,7 +1,5 @@
 """The fill, with a daemon that misbehaves at one exact step: nothing is lost, nothing is done twice."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

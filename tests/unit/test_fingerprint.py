@@ -1,7 +1,5 @@
 """The fingerprint of loaded code: what does nothing to what runs changes none, all else does."""
 
-from __future__ import annotations
-
 import pytest
 
 from prepcache.keys.code.fingerprint import docstrings, fingerprint, nested

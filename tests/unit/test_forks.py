@@ -1,7 +1,5 @@
 """What a forked child finds free."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,8 +1,6 @@
 """Globals that a library looks up in the frame of its caller, by a text: pandas', numexpr's, duckdb's."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Gathering: positions checked as lists are, tables over many artifacts, windows, and recycled memory."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import mmap

@@ -1,7 +1,5 @@
 """A data set that its own function holds: refused, or told of, before anything waits for itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

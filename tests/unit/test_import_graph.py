@@ -1,7 +1,5 @@
 """Source files and what they import, read without importing them; where files belong; what runs of them."""
 
-from __future__ import annotations
-
 import marshal
 import os
 import sys

@@ -1,7 +1,5 @@
 """Item digests: what a path, a str, a value and an object in an item stand for."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Starting the user's own daemon: one for K jobs, with nothing of the job, and clear words where it fails."""
 
-from __future__ import annotations
-
 import grp
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The lease table by itself: deadlines, bounds and announcements, with a clock that moves when told to."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings that a library keeps in objects of its own classes count by what they hold of plain data."""
 
-from __future__ import annotations
-
 import importlib
 import random
 import re

@@ -1,7 +1,5 @@
 """The daemon's sockets: who may use them, what is not taken away from others, and who asks."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """The loader: a DataLoader's batches in a DataLoader's order, ahead of the consumer."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """The loader's way to a device: every copy is made as late as it may be, by a stand-in for a GPU."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

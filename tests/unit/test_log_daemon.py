@@ -1,7 +1,5 @@
 """The daemon's log: what a line may be."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

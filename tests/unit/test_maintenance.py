@@ -1,7 +1,5 @@
 """The daemon's background work: how much of the disk it takes."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path

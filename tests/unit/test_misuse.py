@@ -1,7 +1,5 @@
 """What a user gets wrong at first, and is told in words."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

@@ -1,7 +1,5 @@
 """What a job has put in the place of a module: an object that imports give."""
 
-from __future__ import annotations
-
 import colorsys
 import importlib
 import sys

@@ -1,8 +1,6 @@
 """Modules that functions import themselves: their files count, and what they hold once they are loaded."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import importlib
 import string
 import sys

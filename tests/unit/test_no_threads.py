@@ -1,7 +1,5 @@
 """A process that may start no thread any more, for it has too many, or ends: the job goes on all the same."""
 
-from __future__ import annotations
-
 import threading
 from types import ModuleType, SimpleNamespace
 

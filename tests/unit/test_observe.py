@@ -1,8 +1,6 @@
 """Observed inputs: what a function opens, lists and starts by itself, seen and checked at the next look-up."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import concurrent.futures
 import shutil
 import tempfile

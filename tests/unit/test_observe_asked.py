@@ -1,7 +1,5 @@
 """Observed inputs that are only asked for: a file that may be there, beside the item."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

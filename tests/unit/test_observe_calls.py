@@ -1,7 +1,5 @@
 """What is opened in C under paths that the function hands to libraries, and what stands beside it."""
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Iterator

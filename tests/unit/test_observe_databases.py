@@ -1,7 +1,5 @@
 """Databases that a function reads by sqlite3, which opens their files in C."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

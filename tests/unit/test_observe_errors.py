@@ -1,7 +1,5 @@
 """An error where something is noted marks the watch as incomplete, and never reaches the function."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

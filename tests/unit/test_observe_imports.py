@@ -1,7 +1,5 @@
 """Observed inputs of the import system: modules found, edited, looked for and read; libraries."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pickle

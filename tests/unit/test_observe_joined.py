@@ -1,7 +1,5 @@
 """What other threads, processes and data sets read for the function counts, each input once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Observed inputs that are opened in C, under paths that stand in the code."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 

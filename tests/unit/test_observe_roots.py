@@ -1,7 +1,5 @@
 """Observed inputs by where they lie: beside the code or the data, or in the working directory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Lists of observed inputs in chunks: the same list, cut where names say so."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

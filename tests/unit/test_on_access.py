@@ -1,7 +1,5 @@
 """Samples made on access: who makes what, and what becomes of it."""
 
-from __future__ import annotations
-
 import gc
 import math
 import threading

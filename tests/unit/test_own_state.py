@@ -1,7 +1,5 @@
 """What calls of a function change is told from what a job sets, and counts as it was before them."""
 
-from __future__ import annotations
-
 import gc
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """An import of prepcache changes nothing of the process, and a watched function adds one audit hook."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

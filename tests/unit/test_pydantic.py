@@ -1,8 +1,6 @@
 """What pydantic makes of functions, types and models: its own bookkeeping does not count, all else does."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 from typing import Any, Optional
 
 import pydantic

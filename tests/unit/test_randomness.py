@@ -1,7 +1,5 @@
 """Draws from global generators are reported by name, and undone."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Where a stream's items come from: read once or again, in stretches, as they are when they are read."""
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The recipe as a whole: modes, config, version, names, parts."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Secrets in a recipe: known by their names, counted, and kept nowhere but as keyed hashes."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any

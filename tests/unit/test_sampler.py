@@ -1,7 +1,5 @@
 """CachedFirstSampler: epochs are permutations in which cached samples come first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Sessions against a daemon that says what the test wants: open, forget, restart, fork, remove, lie."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from typing import Any

@@ -1,7 +1,5 @@
 """Leases and commits of a session: given back where an answer was lost, waited for, refused, uploaded."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """The daemon's settings: who wins, and what is refused with which mend."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

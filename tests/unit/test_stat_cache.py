@@ -1,7 +1,5 @@
 """The stat cache, digests of files by stamp: the racy rule, many processes, corrupt files, and growth."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """What changes while a data set is open: a global or a config, told from what the function does; an item."""
 
-from __future__ import annotations
-
 import builtins
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """The test suite itself: names that can be read in one line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

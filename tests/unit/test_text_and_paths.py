@@ -1,7 +1,5 @@
 """Which str in items, configs and globals are text, and which are paths."""
 
-from __future__ import annotations
-
 import os
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What orders the work of threads counts by its type and by what it holds of the job's, never the moment."""
 
-from __future__ import annotations
-
 import multiprocessing
 import queue
 import threading

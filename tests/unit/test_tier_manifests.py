@@ -1,7 +1,5 @@
 """Manifests of the shared tier: bad input, and daemons that write and compact at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

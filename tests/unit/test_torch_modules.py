@@ -1,7 +1,5 @@
 """Modules of torch that do not let themselves be pickled: parametrized ones, scripts, scripted functions."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 from collections.abc import Iterator

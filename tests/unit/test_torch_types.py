@@ -1,7 +1,5 @@
 """A data set is a `Dataset` of torch's, for frameworks that ask, where torch is installed."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

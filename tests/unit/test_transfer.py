@@ -1,7 +1,5 @@
 """The shared folder: trusted only by its instance id; staged files; downloads checked by digest."""
 
-from __future__ import annotations
-
 import os
 import stat
 import time

@@ -1,7 +1,5 @@
 """The transport against daemons that hang, drip, lie and vanish: it ends in time, with one kind of error."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

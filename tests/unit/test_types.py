@@ -1,7 +1,5 @@
 """What type checkers make of a user's script: mypy, and pyright, which editors use."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What `untracked=` leaves out: attributes of an object whose method is the function, never the function."""
 
-from __future__ import annotations
-
 import pytest
 
 from prepcache.errors import UnkeyableError

@@ -1,8 +1,6 @@
 """Environment variables, the command line and the home folder count where code that is reached asks; ranks are named."""
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Verifying hits: what changes in the store meanwhile is no difference; one is found wherever it is."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable
 from pathlib import Path

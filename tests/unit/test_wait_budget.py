@@ -1,7 +1,5 @@
 """WaitBudget: what a process may lose to its daemon, counted on a clock of the test's own."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Messages: what is sent comes back, what is wrong is refused by name."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Crews: the same parts whoever calls the function, in order, with errors and large items intact."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

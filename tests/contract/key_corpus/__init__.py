@@ -1,7 +1,5 @@
 """The key corpus: small projects, edits of them, and whether each must change the key."""
 
-from __future__ import annotations
-
 from . import (
     cases_calm,
     cases_code,

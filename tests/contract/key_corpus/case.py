@@ -5,8 +5,6 @@ A case's `job.py` sets `fn`, and may set `config`, `items`, `options` (keyword a
 edit, and fingerprinted in both code modes; see `fingerprint.py`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping

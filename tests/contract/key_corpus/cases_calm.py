@@ -1,7 +1,5 @@
 """Calm: what may differ between two starts without a miss. (The calm cases of data and config stand with those.)"""
 
-from __future__ import annotations
-
 from .case import JOB, Case, move_project, must_stay, nothing, remove, rename, swap, touch, write
 
 PREP = """\

@@ -1,7 +1,5 @@
 """Code: the function, what it reaches, and every road by which one module reaches another."""
 
-from __future__ import annotations
-
 from .case import Case, must_change, swap, write
 
 HELPER = "from helper import g\n\ndef f(x):\n    return g(x)\n"

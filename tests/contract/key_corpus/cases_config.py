@@ -1,7 +1,5 @@
 """Config: every type that it may hold, and what tells two values of it apart; then the recipe's other arguments."""
 
-from __future__ import annotations
-
 from .case import Case, must_change, must_stay, nothing, swap, write
 
 PREP = {"prep.py": "def f(x, **config):\n    return x\n"}

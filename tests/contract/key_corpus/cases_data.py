@@ -1,7 +1,5 @@
 """Data: every way in which the bytes or the visible name of an item change."""
 
-from __future__ import annotations
-
 from .case import (
     Case,
     hard_link,

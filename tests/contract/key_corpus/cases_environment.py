@@ -1,7 +1,5 @@
 """Environment and observed inputs: installed distributions, environment variables, and files found only by running."""
 
-from __future__ import annotations
-
 import shutil
 
 from .case import Case, must_change, must_stay, remove, swap, write

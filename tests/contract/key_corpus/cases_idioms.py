@@ -1,7 +1,5 @@
 """Idioms of real projects: registries, plugins, lookups by name, descriptors, and state in unlikely places."""
 
-from __future__ import annotations
-
 from .case import JOB, Case, must_change, must_stay, nothing, swap, write
 
 

@@ -2,8 +2,6 @@
 redun, Metaflow, the compile caches of torch and vLLM, axolotl. What was stale there must change the key, what was
 computed again for nothing must not."""
 
-from __future__ import annotations
-
 from .case import BOTH, JOB, Case, must_change, must_stay, nothing, swap, write
 from .cases_environment import LIB, META, USES, installed
 

@@ -1,7 +1,5 @@
 """Run-time values: what a definition's text does not say, and what the entry script set."""
 
-from __future__ import annotations
-
 from .case import Case, must_change, swap
 
 READS_K = "import helper\n\ndef f(x):\n    return helper.K\n"

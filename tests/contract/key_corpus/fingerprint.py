@@ -7,8 +7,6 @@ the keyer, with all that it needs imported; that answers for the globals of a pr
 {mode: digest or `refused: ...`, "items": [digest], "stale", "observed"}. This process never runs a project.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The project's own keys, as the corpus asks for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import prepcache

@@ -3,8 +3,6 @@
 The two passes differ in everything that must not count: hash seed, working directory, and process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Fixtures of the store's tests: a store in a folder, and a clock."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An index that is damaged, lost or of another version: a start makes it again, and says so."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path

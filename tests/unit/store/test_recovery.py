@@ -1,7 +1,5 @@
 """What lies in a root after a crash, made by hand: swept, indexed or put away at the next start."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """A staged file is taken only if it is what was announced; the table of attacks in staging.py."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """The store's promises to the daemon: commit, resolve, generations, holds, pins, purges, listings."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

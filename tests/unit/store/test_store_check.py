@@ -1,7 +1,5 @@
 """`check` finds each kind of disagreement, and `repair` leaves nothing to find."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Editions in the store: what a refresh made replaces what it overlaps (NOTE [ Editions ])."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import os

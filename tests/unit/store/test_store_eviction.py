@@ -1,7 +1,5 @@
 """The budget in a real store: three entries reach it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Merging: fewer files, the same answers, readers undisturbed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

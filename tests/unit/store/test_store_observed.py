@@ -1,7 +1,5 @@
 """What artifacts observed, in the index: kept once, however many artifacts name it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

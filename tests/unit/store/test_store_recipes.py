@@ -1,7 +1,5 @@
 """Recipes that have no artifacts: how long they stay, and what becomes of them when they come again."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

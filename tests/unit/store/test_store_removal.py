@@ -1,7 +1,5 @@
 """Removing beside everything else: holds taken meanwhile, files that will not go, bytes that come again."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Opening a root: what may hold a store, and what is remembered."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Reading everything again finds the one wrong byte."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
