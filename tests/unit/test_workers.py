@@ -118,7 +118,7 @@ def test_bytes_read_unseen_are_those_of_one_item(monkeypatch: pytest.MonkeyPatch
     read = [0]
     monkeypatch.setattr(audit, "_bytes_read", lambda: read[0])
     monkeypatch.setattr(audit, "is_alone", lambda: True)
-    monkeypatch.setattr(audit, "_size_of", lambda path: 0)
+    monkeypatch.setattr(os, "listdir", lambda folder: [])  # no file that is open counts as seen
 
     def reads(item: int) -> int:
         read[0] += 200
