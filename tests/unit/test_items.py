@@ -339,7 +339,10 @@ class Item:
     def __getstate__(self): return {**vars(self)}
 class Made(Item):
     def __reduce__(self): return make, ()
+class Restored(Item):
+    def __reduce__(self): return object, (), {}, None, None, restore
 def make(): return Made()
+def restore(item, state): pass
 """
 
 
@@ -351,6 +354,7 @@ def make(): return Made()
         "Item(func=functools.partial(g))",
         "(g, 1)",
         "Made()",
+        "Restored()",
         "lambda: 1",
     ],
 )

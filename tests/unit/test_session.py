@@ -12,6 +12,7 @@ from prepcache.daemon.launcher import Endpoint
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
@@ -163,31 +164,38 @@ def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench, monkeypatch
     assert len(bench.sent("POST", "/leases")) == 2
 
 
-def test_who_is_declined_waits_for_a_thread_that_looks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is about to drop what its answer holds. What is waited for is charged."""
+def test_who_is_declined_waits_for_threads_that_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are about to drop what their answers hold; two that look and are declined wait for neither."""
     monkeypatch.setattr(waits, "DROPS_S", 600.0)
     bench.world.artifacts = [1]
-    found, is_looking, is_declined = bench.session.resolve(SomeRecipe()), threading.Event(), threading.Event()
+    found = bench.session.resolve(SomeRecipe())
+    are_looking, are_declined = threading.Barrier(3), threading.Barrier(3)
 
     def lease(request: Request) -> Any:
         if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
             return bench.world.on_post_leases(request)
-        is_declined.set()
+        are_declined.wait(60)
         return reply({"is_declined": True, "reason": "no room"})
 
     def looks() -> None:
         with bench.session.heartbeat.looking():
-            is_looking.set()
-            is_declined.wait(60)
+            are_looking.wait(60)
+            are_declined.wait(60)
             bench.session.heartbeat.drop(one.digest for one in found.artifacts)
 
+    def asks(number: int) -> None:
+        with on_own_time(60.0), bench.session.heartbeat.looking():  # a crowded machine keeps them apart
+            are_looking.wait(60)
+            granted[number] = bench.session.lease(RECIPE, 0, items(number), want=1).granted
+
+    granted: dict[int, tuple[int, ...]] = {}
     bench.world.said["POST leases"] = lease
-    thread = threading.Thread(target=looks)
-    thread.start()
-    assert is_looking.wait(60)
-    with on_own_time(60.0):  # a crowded machine keeps them apart
-        assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
-    thread.join(60)
+    threads = [threading.Thread(target=looks), *(threading.Thread(target=asks, args=(n,)) for n in (1, 2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert granted == {1: (0,), 2: (0,)}
 
 
 def test_a_thread_that_looks_for_long_is_waited_for_briefly(bench: Bench) -> None:
@@ -208,6 +216,50 @@ def test_a_thread_that_looks_for_long_is_waited_for_briefly(bench: Bench) -> Non
     is_over.set()
     thread.join(60)
     assert budget.remaining_s < 0.3, "all but what every answer may take"
+
+
+def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench: Bench) -> None:
+    bench.world.artifacts = [1]
+    found = bench.session.resolve(SomeRecipe())
+    is_telling, may_end = threading.Event(), threading.Event()
+    declined = threading.Thread(target=bench.session.heartbeat.await_looks, args=(600.0,), daemon=True)
+
+    def beat(request: Request) -> Any:
+        if request.json["dropped"]:
+            is_telling.set()
+            may_end.wait(60)
+        return bench.world.on_post_sessions_beat(request)
+
+    bench.world.said["POST sessions/beat"] = beat
+    bench.session.heartbeat.drop(one.digest for one in found.artifacts)
+    assert is_telling.wait(60)
+    declined.start()
+    declined.join(0.2)
+    is_waiting = declined.is_alive()
+    may_end.set()
+    declined.join(60)
+    assert is_waiting and not declined.is_alive()
+
+
+def test_who_is_declined_waits_for_what_a_poll_has_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds all that it found, too, until the useless is dropped."""
+    artifacts: Any = ArtifactSet(SomeRecipe(), bench.session.client, root=None, trust="stat")  # type: ignore[arg-type]
+    heartbeat, is_waiting = bench.session.heartbeat, list[bool]()
+    declined = threading.Thread(target=heartbeat.await_looks, args=(600.0,), daemon=True)
+
+    def absorb(self: ArtifactSet, resolved: wire.Resolved) -> bool:
+        declined.start()
+        declined.join(0.2)
+        is_waiting.append(declined.is_alive())
+        return False
+
+    monkeypatch.setattr(ArtifactSet, "absorb", absorb)
+    bench.world.said["POST leases"] = lambda request: reply({"look_again": bench.world.resolved()})
+    artifacts.lease(RECIPE, 0, items(1), want=1, wait_s=0.25)
+    declined.join(60)
+    assert is_waiting == [True] and not declined.is_alive()
 
 
 def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:
@@ -266,6 +318,36 @@ def test_a_beat_that_hangs_begins_an_outage(bench: Bench, monkeypatch: pytest.Mo
     bench.world.said["POST sessions/beat"] = hang
     wait_until(lambda: bench.session.is_away)
     assert bench.session.budget.remaining_s == 0.6
+
+
+def test_another_threads_opening_is_waited_for_within_the_budget(bench: Bench) -> None:
+    """A thread that nobody waits for may be at it for long."""
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def slow(request: Request) -> Any:
+        is_asked.set()
+        assert may_answer.wait(60)
+        return bench.world.on_post_sessions(request)
+
+    def opens() -> None:
+        with on_own_time(60.0):
+            bench.session.open()
+
+    bench.world.said["POST sessions"] = slow
+    bench.world.said["GET "] = lambda request: None
+    thread = threading.Thread(target=opens)
+    thread.start()
+    try:
+        assert is_asked.wait(30)
+        with pytest.raises(DaemonUnreachable, match="opens its session"):
+            bench.session.resolve(SomeRecipe())
+        assert bench.session.budget.remaining_s == 0
+        with pytest.raises(DaemonUnreachable):
+            bench.session.reopen("s1.t")
+    finally:
+        may_answer.set()
+        thread.join()
+    assert bench.world.opened == 1
 
 
 def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:

@@ -89,8 +89,13 @@ def open_to(socket: Path) -> str:
     import grp
 
     group = "that may enter its folder"
-    with contextlib.suppress(OSError, KeyError):
-        group = grp.getgrgid(socket.stat().st_gid).gr_name
+    with contextlib.suppress(OSError):
+        status = socket.stat()
+        if not status.st_mode & stat.S_IWGRP:
+            return f"only user {status.st_uid} may connect"
+        group = str(status.st_gid)
+        with contextlib.suppress(KeyError):
+            group = grp.getgrgid(status.st_gid).gr_name
     return (
         f"only members of the group {group} may connect: have yourself added "
         f"(`sudo usermod -aG {group} $USER`), then log in again"

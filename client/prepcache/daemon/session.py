@@ -6,8 +6,8 @@ Invariants:
     3. A daemon that forgot us gives a new session, whose holds are taken again and whose lost artifacts are
        told to `on_removed`.
 
-Locking: `_opening` is held while the session is opened; `_answering` while the answer is replaced, and never
-over a request.
+Locking: `_opening` is held while the session is opened, and waited for within the budget; `_answering` while
+the answer is replaced, and never over a request.
 """
 
 from __future__ import annotations
@@ -276,8 +276,13 @@ class Session:
         header = self.header
         if header is not None:
             return header
-        with self._opening:
+        if not self._budget_here().acquire(self._opening):
+            why = "another thread of this job opens its session, and the daemon does not answer"
+            raise self._give_up(why, is_final=False)
+        try:
             return self.header or self._opened()
+        finally:
+            self._opening.release()
 
     def _budget_here(self) -> WaitBudget:
         """The job's budget, or the own time of this thread."""

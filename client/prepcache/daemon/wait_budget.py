@@ -103,6 +103,13 @@ class WaitBudget:
         with self._lock:
             self._spent_s += max(0.0, seconds)
 
+    def acquire(self, lock: threading.Lock) -> bool:
+        """Waits within the budget for a lock that another thread holds over a request."""
+        started, limit_s = self._clock(), self.remaining_s
+        is_mine = lock.acquire(timeout=limit_s)
+        self._charge_attempt(started, limit_s, waits.FREE_S if is_mine else 0.0)
+        return is_mine
+
     def spend_away(self, seconds: float) -> float:
         """Charges, of these, what an outage may cost beyond what it has; `LEAST_S` is kept."""
         with self._lock:
