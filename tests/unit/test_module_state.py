@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import ImageFile
 
+from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.recipes import Recipe, recipe
@@ -109,6 +110,7 @@ COMPUTED = {
     "in a global that it binds": "import sys\ndef f(x):\n    global m\n    m = sys.modules['hel' + x]\n    return m._SIZE",
     "__import__": "def f(x): return __import__('hel' + x)._SIZE",
     "__import__ of builtins": "import builtins\ndef f(x): return builtins.__import__('hel' + x)._SIZE",
+    "__import__ by another name": "IT = __import__\ndef f(x): return IT('hel' + x)._SIZE",
     "in a module that it imports": "def f(x):\n    import late\n    return late.g(x)",
     "modules of sys in a module that it imports": "def f(x):\n    import later\n    return later.g(x)",
 }
@@ -132,6 +134,18 @@ def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, h
         digests.append(recipe(function, code=code).digest)
     helper._SIZE = 3
     assert len({*digests, recipe(function, code=code).digest}) == 3
+
+
+def test_a_chain_too_deep_in_a_loaded_module_is_refused(project: Project) -> None:
+    """No class stands for it, as for what has no bytes: what is deep in it would not count."""
+    project.write(
+        prep="import sys\ndef f(x): return sys.modules['hel' + x].CHAIN",
+        helper="CHAIN = 1\nfor _ in range(2000): CHAIN = [CHAIN]\n",
+    )
+    function = project.load().f
+    importlib.import_module("helper")
+    with pytest.raises(UnkeyableError, match=r"helper\.CHAIN.*nested too deeply"):
+        recipe(function)
 
 
 HELD = {

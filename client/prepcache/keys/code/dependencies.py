@@ -58,7 +58,7 @@ class Dependencies:
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
-        is_of_loaded: whether only a computed name may lead to what is counted; none of it is refused.
+        is_of_loaded: whether only a computed name may lead to what is counted: refused only if too deep.
     """
 
     def __init__(
@@ -260,7 +260,9 @@ class Dependencies:
 
     def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:
         """What stands for a value without stable bytes: its identity, or its class if none is refused."""
-        if self.is_of_loaded:
+        if self.is_of_loaded and not isinstance(
+            error.__context__, RecursionError
+        ):  # which has bytes, deep down
             return labels.class_module_label(type(value)) + "." + type(value).__qualname__
         self.unstable.setdefault(label, error)
         return identity_of(value)

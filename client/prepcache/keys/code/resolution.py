@@ -44,7 +44,8 @@ def count_global(
         return
     value = space[name]
     walk.asked.note_global(value)
-    if value is sys.modules or (value is sys and any(chain[:1] in ((), ("modules",)) for chain in chains)):
+    is_found_in = value is sys and any(chain[:1] in ((), ("modules",)) for chain in chains)
+    if is_found_in or value is sys.modules or value is builtins.__import__:
         walk.asked.topics |= {"modules", dynamic_lookups.LOADED}
     if isinstance(value, ModuleType):
         if walk.labels.is_library_module(value):  # what is read of the project's counts by itself
