@@ -36,7 +36,7 @@ _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _LINKS = frozenset({"os.link", "os.symlink"})
 _FORKS = frozenset({"os.fork", "os.forkpty"})
 _TOUCHES = frozenset({"os.utime", "os.chmod", "os.chown", "os.setxattr", "os.removexattr"})
-"""They change a file's stamp, and not its bytes: what is no output has changed."""
+"""They change a file's stamp, and not its bytes: what is no output, and used otherwise, has changed."""
 _EVENTS = frozenset(
     {
         "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
@@ -125,7 +125,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
     elif event in _STARTS:
         _note_start(event, args)
     elif event in _TOUCHES:
-        context.note(Kind.ASKED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
+        context.note(Kind.TOUCHED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
     elif event in _FORKS:
         context.refuse("it forks, and what its children read is not seen")
     elif event in _LINKS:

@@ -35,7 +35,7 @@ class Kind:
     READ, WRITTEN = "read", "written"
     KEPT = "kept"
     """Opened to be written, keeping what was there; a folder that was to be made."""
-    LISTED, ASKED = "listed", "asked"
+    LISTED, ASKED, TOUCHED = "listed", "asked", "touched"
     NAMED, GIVEN, LITERAL = "named", "given", "literal"
     """To a C library; on the command line of a process; in the code."""
     RENAMED = "renamed"

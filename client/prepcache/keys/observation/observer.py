@@ -336,8 +336,9 @@ class Observer:
         if use.is_made(now):
             self._put_out(path, {path: use})
             return
-        if use.kinds.isdisjoint((Kind.ASKED, Kind.READ)) and now in (None, FOLDER_STAMP):
-            return  # it was only named, and no file is there
+        is_named = use.kinds.isdisjoint((Kind.ASKED, Kind.READ)) and now in (None, FOLDER_STAMP)
+        if is_named or use.kinds == {Kind.TOUCHED}:
+            return  # it was only named, and no file is there; or it is a mark
         is_module, is_read = path.endswith(_MODULE_SUFFIXES), Kind.READ in use.kinds
         kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
         digest = ""
