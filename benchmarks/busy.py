@@ -9,8 +9,7 @@ jobs as a share of one job's on the same busy machine.
 
 Then four jobs fill twice as many items while the daemon is stopped for seven seconds (SIGSTOP), and while
 it is killed and has to be started again. Told are: seconds from the daemon's first answer until the last
-job shares again, and the calls beyond one an item, which may be as many as were under lease: 1.5 s of work
-a job.
+job shares again, and the calls beyond one an item: what was under lease, and what two jobs made meanwhile.
 """
 
 import argparse

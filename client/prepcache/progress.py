@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -203,17 +204,28 @@ class Progress:
 
 
 class Bar:
-    """A line that is drawn over itself, as much of it as fits. It goes away at the end, but in a notebook."""
+    """Text that is drawn over itself, in as many lines of a terminal as it takes.
+
+    In a notebook it is one line, and stays at the end.
+    """
 
     def __init__(self) -> None:
         self._drawn = 0
+        """Lines of a terminal above the cursor; characters in a notebook."""
 
     def draw(self, line: str) -> None:
-        shown = line[: shutil.get_terminal_size().columns - 1]
-        sys.stderr.write(f"\r{shown:{self._drawn}}")
+        if _is_notebook():
+            text, self._drawn = f"\r{line:{self._drawn}}", len(line)
+        else:
+            lines = textwrap.wrap(line, max(20, shutil.get_terminal_size().columns - 1))
+            text, self._drawn = self._erased() + "\n".join(lines), len(lines) - 1
+        sys.stderr.write(text)
         sys.stderr.flush()
-        self._drawn = len(shown)
 
     def stop(self) -> None:
-        sys.stderr.write("\n" if _is_notebook() else f"\r{'':{self._drawn}}\r")
+        sys.stderr.write("\n" if _is_notebook() else self._erased())
         sys.stderr.flush()
+
+    def _erased(self) -> str:
+        up = f"\x1b[{self._drawn}A" if self._drawn else ""
+        return f"\r{up}\x1b[J"

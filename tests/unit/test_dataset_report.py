@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import pickle
+import re
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from blake3 import blake3
 from prepcache import report
 from prepcache.fill.filler import Filled
 from prepcache.index.item_index import Catalogue, Distinct
-from prepcache.progress import Progress, say
+from prepcache.progress import Bar, Progress, say
 from prepcache.protocol import wire
 from prepcache.report import Report, Tally
 from prepcache.settings import Mode
@@ -127,7 +128,7 @@ def test_a_dumb_terminal_has_lines(
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_a_bar_is_one_line_of_the_terminal_and_goes_away(
+def test_a_bar_fits_the_terminal_is_whole_and_goes_away(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -138,10 +139,24 @@ def test_a_bar_is_one_line_of_the_terminal_and_goes_away(
     clock.now = 2.0
     progress.advance(200, 150, 2_000_000)
     progress.close()
-    first, *drawn, last = capsys.readouterr().err.split("\r")
-    said = "a_package.of_mine.for... [====      ] 450 of 1,000 items, 3 s and 1.0 GiB to go, 100.0 items/s"
-    assert drawn[0].startswith(said[: width - 1]) and max(map(len, drawn)) < width
-    assert (first, last) == ("", "") and drawn[-1].isspace() and len(drawn[-1]) == len(drawn[-2])
+    shown = capsys.readouterr().err
+    first, *drawn, last = re.split(r"\r(?:\x1b\[\dA)?\x1b\[J", shown)
+    said = "a_package.of_mine.for... [==== ] 450 of 1,000 items, 3 s and 1.0 GiB to go, 100.0 items/s"
+    assert " ".join(drawn[0].split()) == f"{said}, 100 hit, 200 computed, 150 by other jobs"
+    assert max(len(line) for lines in drawn for line in lines.split("\n")) < width
+    assert re.findall(r"\x1b\[(\d)A", shown) == [str(lines.count("\n")) for lines in drawn if "\n" in lines]
+    assert (first, last) == ("", "")
+
+
+def test_a_bar_of_a_notebook_is_one_whole_line_and_stays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prepcache.progress._is_notebook", lambda: True)
+    bar = Bar()
+    bar.draw("x" * 200)
+    bar.draw("y")
+    bar.stop()
+    assert capsys.readouterr().err == f"\r{'x' * 200}\r{'y':200}\n"
 
 
 class Broken(io.StringIO):
