@@ -97,13 +97,16 @@ def test_a_file_that_was_there_and_is_kept_counts_if_read(
     assert found.changed() is not None
 
 
-EDITS = {"a pattern": "subprocess.run('for one in *mask; do echo two >$one; done', shell=True, cwd=HERE)"}
+EDITS = {
+    "a pattern": "subprocess.run('for one in *mask; do echo two >$one; done', shell=True, cwd=HERE)",
+    "C code": "os.write(in_c('open', os.fsencode(p), os.O_WRONLY | os.O_TRUNC), b'two')",
+}
 if sys.version_info >= (3, 12):  # which tells that C code got the name first
     EDITS["its name"] = "subprocess.run(['cp', __file__, p])"
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_file_that_a_process_edits_while_c_reads_it_changed(project: Project, edit: str) -> None:
+def test_a_file_that_is_edited_while_c_reads_it_has_changed(project: Project, edit: str) -> None:
     """Whether C code or the process wrote it, nobody can tell."""
     path = project.put("a.mask", "one")
     lines = ["import subprocess", f"p = {str(path)!r}", "read_in_c(p)", EDITS[edit]]
