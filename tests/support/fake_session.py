@@ -136,6 +136,9 @@ class FakeSession:
         """Nothing more may be spent."""
         return False
 
+    def look_at_end(self) -> None:
+        """Nothing has come back."""
+
     def at_return(self, callback: Callable[[], None]) -> None:
         """Nothing comes back."""
 

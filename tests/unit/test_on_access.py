@@ -390,18 +390,22 @@ def test_a_function_may_read_its_data_set_in_its_threads(
     assert left_behind(daemon) == 0
 
 
-def test_a_worker_that_ends_in_an_outage_waits_for_nothing(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_worker_that_ends_in_an_outage_looks_once_more(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_over: bool
 ) -> None:
-    """Its job would wait for each of its workers: what it made is made again, and this is said."""
+    """What it made is stored if the daemon is there by then; else it is made again, and this is said once."""
     monkeypatch.setattr(commit, "parent_process", lambda: "a process")
     monkeypatch.setattr(commit.THREAD, "schedule", lambda *_: None)
     job = AccessJob(daemon, [1, 2, 3])
     away(job)
     job.samples(0, 2)
+    monkeypatch.setattr(job.bench.session, "look_at_end", lambda: back(job) if is_over else None)
     job.committer.end()
-    assert "commit" not in job.bench.session.calls
-    assert ["2 samples that a worker made" in message for message in caplog.messages] == [True]
+    job.committer.end()
+    assert ("commit" in job.bench.session.calls) == is_over
+    said = ["2 samples that a worker made" in message for message in caplog.messages]
+    assert said == ([] if is_over else [True])
     job.forget()
 
 

@@ -412,6 +412,33 @@ def test_at_its_end_a_job_says_why_its_daemon_did_not_start(
     assert "it exited at once" in caplog.messages[-1]
 
 
+@pytest.mark.parametrize("age_s", [1.0, 6.0])
+def test_at_its_end_a_worker_waits_for_a_daemon_that_starts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, age_s: float
+) -> None:
+    """An outage that is over ends at once. One that has started long ago hangs: no worker waits for it."""
+    tries: list[float] = []
+
+    class Starting(Endpoint):
+        @property
+        def age_s(self) -> float:
+            return age_s + len(tries)
+
+    def silent(*_: Any, limit_s: float, **__: Any) -> None:
+        tries.append(limit_s)
+        raise DaemonUnreachable("no answer in time", why="broken")
+
+    session = bench.session
+    monkeypatch.setattr(session.client, "endpoint", Starting(session.client.endpoint.address))
+    session.budget.give_up(session.client.url, "the daemon is starting", is_final=False, is_quiet=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(session.client.transport, "call", silent)
+        session.look_at_end()
+    assert session.is_away and tries == [waits.RETRY_S] * (5 if age_s == 1.0 else 1)
+    session.look_at_end()
+    assert not session.is_away
+
+
 def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     session, returns = bench.session, list[int]()
 

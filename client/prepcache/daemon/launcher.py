@@ -60,8 +60,14 @@ class Endpoint:
         return self.address.socket is None or listens(Path(self.address.socket))
 
     @property
+    def age_s(self) -> float:
+        """How long ago the daemon was started, if it was on demand and lives."""
+        return math.inf
+
+    @property
     def is_starting(self) -> bool:
-        return False
+        """Whether it was started so shortly ago that it may not be ready yet."""
+        return self.age_s < waits.STARTING_S
 
     def start(self, *, is_reading: bool = False) -> bool:
         """Starts the daemon where it is ours to start; whether it is worth waiting for."""
@@ -153,12 +159,11 @@ class Launcher(Endpoint):
         return bool(self._process("cmdline"))
 
     @property
-    def is_starting(self) -> bool:
-        """Whether it lives, and was started so shortly ago that it may not be ready yet."""
+    def age_s(self) -> float:
         with contextlib.suppress(OSError):
             age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
-            return age_s < waits.STARTING_S and self.is_running
-        return False
+            return age_s if self.is_running else math.inf
+        return math.inf
 
     def _process(self, file: str) -> str:
         """What /proc says of it; "" where it is gone, or its id is now that of another program."""

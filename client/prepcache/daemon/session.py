@@ -449,6 +449,18 @@ class Session:
                 )
         return max(0.0, self._closes_at - time.monotonic()) if has_started and not self.is_gone else 0.0
 
+    def look_at_end(self) -> None:
+        """As a worker ends with something left to hand over: ends an outage that is over, and waits for a
+        daemon that starts, until that is `BUDGET_S` old: all workers of a job together lose no more."""
+        while self.is_away:
+            try:
+                self.client.transport.call("GET", "/healthz", limit_s=waits.RETRY_S)
+                self.come_back()
+            except PrepcacheError:
+                if self.client.endpoint.age_s > waits.BUDGET_S:
+                    return
+                time.sleep(waits.RETRY_S)
+
 
 def job_name() -> str:
     script = script_run()

@@ -10,7 +10,8 @@ Invariants:
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
     4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away
        `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker waits
-       for nothing then, as its job would wait for each of its workers: what no daemon took is lost, and said.
+       only for a daemon that was just started, as its job waits for each of its workers: what no daemon took
+       is lost, and said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed; what others have made is asked from that lease's generation on.
     6. Staged files go with their session, and a killed daemon may have moved them: what is refused for its
@@ -380,7 +381,8 @@ class Committer:
     # -- at the end of the process
 
     def end(self) -> None:
-        """Commits what waits. Where the daemon is away and lives, the job waits for it, and no worker."""
+        """Commits what waits. Where the daemon is away and lives, the job waits for it, and a worker
+        if it was just started."""
         if os.getpid() != self.pid:
             return
         if self.collect is not None:
@@ -390,7 +392,9 @@ class Committer:
         is_worker = parent_process() is not None
         session, nbytes, given_s, todo = self._artifacts.session, self.nbytes, 0.0, list(self._todo)
         others_are_late = any(batch.is_late and batch not in todo for batch in _WAITING)
-        if session.is_away and not is_worker and not others_are_late:
+        if is_worker:
+            session.look_at_end()
+        elif session.is_away and not others_are_late:
             given_s = session.wait_at_end()
         began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
@@ -401,6 +405,7 @@ class Committer:
         if is_worker and (lost := sum(len(batch.indices) for batch in list(self._todo))):
             which = count_text(lost, "sample", "samples")
             log.warning("prepcache: %s that a worker made could not be stored: the daemon is away", which)
+            self._todo.clear()  # said once: a spawned worker calls this twice
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
