@@ -148,6 +148,20 @@ def test_a_chain_too_deep_in_a_loaded_module_is_refused(project: Project) -> Non
         recipe(function)
 
 
+@BOTH
+def test_what_is_not_read_of_a_module_looked_up_does_not_count(project: Project, code: str) -> None:
+    """Under names that the code reads as its own globals, or from modules that it names."""
+    project.write(
+        prep="import os, sys\npool = 1\ndef f(x): return sys.modules['hel' + x]._SIZE, pool, os.getpid()",
+        other="pool = (n for n in ())\ndef getpid(): return pool\nwith open(__file__) as hel: pass",
+        helper="_SIZE = 1",
+    )
+    function = project.load().f
+    importlib.import_module("other")
+    made = recipe(function, code=code)
+    assert not [label for label in made.parts["code"]["values"] if label.startswith("other.")]
+
+
 HELD = {
     "a generator": "(n for n in ())",
     "one in an object": "A((n for n in ()))",
@@ -170,13 +184,33 @@ def test_what_a_computed_name_may_lead_to_is_not_refused(project: Project, held:
 
 
 @BOTH
-def test_what_code_that_a_computed_name_leads_to_looks_up_counts(project: Project, code: str) -> None:
-    source = "import sys\ndef _SIZE(x): return sys.modules['oth' + x].pool"
+def test_names_that_an_imported_module_binds_are_not_looked_up(project: Project, code: str) -> None:
+    project.write(
+        prep=COMPUTED["in a module that it imports"],
+        late="SIZES = [1]\ndef g(x): return __import__('hel' + x)._SIZE",
+        other="SIZES = 1",
+    )
+    function = project.load().f
+    importlib.import_module("other")
+    assert "other.SIZES" not in recipe(function, code=code).parts["code"]["values"]
+
+
+LED_TO = {
+    "a call": ("def _SIZE(x): return x.pool", False),
+    "a look-up": ("import sys\ndef _SIZE(x): return sys.modules['oth' + x].pool", True),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("how", LED_TO)
+def test_what_code_that_a_computed_name_leads_to_reads(project: Project, how: str, code: str) -> None:
+    """Its own objects' attributes lead to no other module; a module that it looks up itself counts."""
+    source, is_counted = LED_TO[how]
     project.write(prep=COMPUTED["sys.modules[...]"], helper=source, other="pool = 1")
     function = project.load().f
     for name in ("helper", "other"):
         importlib.import_module(name)
-    assert "other.pool" in recipe(function, code=code).parts["code"]["values"]
+    assert ("other.pool" in recipe(function, code=code).parts["code"]["values"]) is is_counted
 
 
 def test_a_value_has_its_place_in_config_first(project: Project) -> None:
@@ -201,6 +235,15 @@ def test_what_calls_load_by_computed_names_is_no_change(project: Project, code: 
     assert job.guard.check() == []
     sys.modules["helpa"]._SIZE = 3
     assert job.guard.check() == ["helpa._SIZE"]
+
+
+OWN = {
+    "its own name": "def f(x): return sys.modules[__name__].K",
+    "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",
+    "whether one is loaded": "def f(x): return f'{x}' in sys.modules, K",
+    "a module that is named modules": "import modules\ndef f(x): return modules.K, K",
+    "a method that is named modules": "def f(x): return sys.byteorder, [m for m in x.modules()], K",
+}
 
 
 @BOTH
@@ -247,9 +290,9 @@ def test_what_the_script_holds_counts_where_its_name_leads_there(
     assert digests[0] == digests[1] != digests[2]
 
 
-@pytest.mark.parametrize("found", ["[m for m in x.modules()]", "x.eval()"])
-def test_methods_named_as_what_looks_up_lead_to_no_module(project: Project, found: str) -> None:
-    project.write(prep=f"K = 1\ndef f(x): return {found}, K", helper="K = 1")
+@pytest.mark.parametrize("how", OWN)
+def test_a_look_up_that_leads_to_no_other_module_counts_none(project: Project, how: str) -> None:
+    project.write(prep=f"import sys\nK = 1\n{OWN[how]}", helper="K = 1", modules="K = 1")
     function = project.load().f
     before = recipe(function).digest
     importlib.import_module("helper")

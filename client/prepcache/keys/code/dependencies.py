@@ -123,7 +123,7 @@ class Dependencies:
         """Counts what a module may be looked up for by a name that code computes. Comes last: a value has its
         place in what leads to it for certain."""
         self.is_of_loaded, count = True, -1
-        while dynamic_lookups.LOADED in self.asked.topics and count != len(self.values):
+        while dynamic_lookups.ANY in self.asked.topics and count != len(self.values):
             count = len(self.values)
             self.modules.count_loaded(self)
             self.run()
@@ -151,9 +151,7 @@ class Dependencies:
             self.count_value("sys.argv", sys.argv[1:], sys)
         if "home" in topics:  # files of one name are others in another's
             self.count_value("~", os.path.expanduser("~"), sys)
-        if "modules" in topics:
-            self.modules.count_imported(self)
-        if not topics.isdisjoint({"modules", "sources"}):
+        if "sources" in topics:
             for path, module in sorted(self.sources.items()):
                 self.graph.add_file(module, path)
         self._named_variables(self.asked.variables())
@@ -179,6 +177,8 @@ class Dependencies:
         for name, chains in sorted(global_chains(code).items()):
             resolution.count_global(self, space, module, name, chains)
         self.asked.note_code(code)
+        if dynamic_lookups.is_dynamic(code):
+            resolution.count_home(self, space, path)
         self.modules.follow(self, code, module, is_of_package="__path__" in space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:

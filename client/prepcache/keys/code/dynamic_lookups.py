@@ -7,6 +7,8 @@ all that is reached, in whatever order code is noted.
 
 from __future__ import annotations
 
+import dis
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,9 +37,13 @@ _TOPICS = {
     "home": {"expanduser"},
     "frames": FRAME_READERS,
 }  # fmt: skip
-LOADED = "loaded"
-"""The topic of code that looks modules up by names that it may compute."""
-_BY_TEXT = frozenset({"globals", "eval", "exec"})
+OF_REACHED, ANY = "modules", "any module"
+"""The topics of code that looks modules up by their names."""
+_DYNAMIC = frozenset({"globals", "eval", "exec"})
+_BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
+_TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
+_LOOKS_UP = frozenset({"BINARY_SUBSCR", "CALL", "LOAD_CONST"})
+"""What follows a name that stands in the code: its use, or what is given beside it."""
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -66,7 +72,7 @@ class Questions:
     def note_code(self, code: CodeType) -> None:
         names = all_names(code)
         self._note_names(names)
-        self.topics |= look_ups(code)
+        self.topics |= module_look_ups(code)
         texts = set(texts_in(code))
         self.texts |= texts
         if "BaseSettings" in names:  # of fields, in the body of a class
@@ -129,13 +135,38 @@ def names_in_annotations(annotations: Iterable[Any], space: Mapping[str, Any]) -
     return found
 
 
-def look_ups(code: CodeType) -> set[str]:
-    """The topics of code that looks up globals by text (`globals()`, `eval`), or modules."""
-    chains, names = global_chains(code), all_names(code).union(texts_in(code))
+def is_dynamic(code: CodeType) -> bool:
+    """Whether code looks up globals or modules by text (`globals()`, `eval`, `sys.modules[...]`)."""
+    chains = global_chains(code)
     by_module = {chain[0] for chain in chains.get("builtins", ()) if chain}
-    if "__import__" in names or {"sys", "modules"} <= names:
-        return {"modules", LOADED}
-    return set() if _BY_TEXT.isdisjoint(chains.keys() | by_module) else {"modules"}
+    return not _DYNAMIC.isdisjoint(chains.keys() | by_module) or OF_REACHED in module_look_ups(code)
+
+
+@functools.lru_cache(maxsize=20_000)
+def module_look_ups(code: CodeType) -> set[str]:
+    """What code may find in `sys.modules`, or by `__import__`: modules of what is reached, or any.
+
+    A module's own name (`sys.modules[__name__]`, `sys.modules[cls.__module__]`) leads to what is reached.
+    """
+    found = set()
+    tables = {"__import__", "modules"} if "sys" in all_names(code) else {"__import__"}
+    for one in nested(code):
+        if tables.isdisjoint((*one.co_names, *one.co_consts)):
+            continue
+        steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
+        for at, step in enumerate(steps):
+            is_call = step.opname == "LOAD_METHOD" or "NULL|self" in step.argrepr
+            is_other = step.argval == "modules" and is_call  # of a network, which has such a method
+            if step.opname not in _TAKES or step.argval not in tables or is_other:
+                continue
+            first, then, *_ = (*(s for s in steps[at + 1 : at + 4] if s.argval != "get"), step, step)
+            is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
+            is_own = first.argval == "__name__" or then.argval == "__module__"
+            if step.argval == "modules":
+                found.add(OF_REACHED)
+            if not (is_literal or is_own or first.opname == "CONTAINS_OP"):
+                found.add(ANY)
+    return found
 
 
 def texts_in(code: CodeType) -> Iterator[str]:

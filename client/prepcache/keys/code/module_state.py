@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels, resolution
-from prepcache.keys.code.dynamic_lookups import texts_in
+from prepcache.keys.code.dynamic_lookups import ANY, is_dynamic, module_look_ups, texts_in
 from prepcache.keys.code.import_graph import (
     Import,
     ImportGraph,
@@ -25,7 +25,7 @@ from prepcache.keys.code.import_graph import (
     is_package,
     read_source,
 )
-from prepcache.keys.code.names import all_names
+from prepcache.keys.code.names import all_names, attributes_beyond
 from prepcache.keys.code.project import file_name
 from prepcache.keys.environment import started_ns
 from prepcache.keys.files.stamps import Stamp
@@ -54,7 +54,6 @@ class ModuleState:
         self._graph = graph
         self._whole: dict[str, SourceFile] = {}
         self._names: set[str] = set()
-        self._imported: set[str] = set()
 
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
         """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
@@ -65,10 +64,11 @@ class ModuleState:
         self._beyond_files(walk, all_names(code), imports, module, is_of_package)
         reached = self._graph.imported_from(imports, module, is_of_package)
         self.is_followed |= bool(reached)
-        names = all_names(code) | {"__getattr__"}
+        names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
         sources = {name: source for name in reached if (source := self._source(name)) is not None}
         for name, source in sources.items():
             names |= source.names
+            is_any |= is_dynamic(source.code)
             if name not in self._whole:
                 self._whole[name] = source
                 walk.asked.note_code(source.code)
@@ -81,27 +81,23 @@ class ModuleState:
                     _awaited[sources[name].path] = sources[name].stamp
                 continue
             self.loaded.add(name)
-            self._imported.add(name)
-            if type(loaded) is not ModuleType:
+            if is_any or type(loaded) is not ModuleType:
                 resolution.count_module(walk, loaded, ())
             else:
                 self._count_held(walk, name, names)
 
-    def count_imported(self, walk: Dependencies) -> None:
-        """Counts all that imported modules hold, where some code looks names up by text."""
-        for name in sorted(self._imported):
-            resolution.count_module(walk, sys.modules[name], ())
-
     def count_loaded(self, walk: Dependencies) -> None:
         """Counts all that is loaded of the project, by its files and what it holds under names by which code
         that counts may read attributes of it: a computed name may lead to any of it."""
-        found_names = set() if self._names else set(walk.asked.texts)
-        for code in [*(function.__code__ for function in walk.labels.functions()), *self.codes()]:
-            names = all_names(code).union(texts_in(code))
-            # Code that only a computed name leads to reads of modules that it looks up itself.
-            if not self._names or not names.isdisjoint({"modules", "__import__"}):
-                found_names |= names
-        self._names |= {name.partition(".")[0] for name in found_names}  # `attrgetter("cfg.size")`
+        codes = [(function.__code__, function.__globals__) for function in walk.labels.functions()]
+        codes += [(code, {}) for code in self.codes()]
+        texts = set() if self._names else set(walk.asked.texts)
+        if self._names:  # code that only a computed name leads to reads of modules that it looks up itself
+            codes = [one for one in codes if ANY in module_look_ups(one[0])]
+        for code, space in codes:
+            texts.update(texts_in(code))
+            self._names |= attributes_beyond(code, space)
+        self._names |= {text.partition(".")[0] for text in texts}  # `attrgetter("cfg.size")`
         found = self._graph.loaded_of_project
         self.is_followed |= bool(found)
         self.loaded.update(found)

@@ -15,9 +15,9 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
-from types import CodeType, FunctionType, MemberDescriptorType
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from prepcache.keys.code.fingerprint import instructions, nested
@@ -78,21 +78,16 @@ Chains = dict[str, set[tuple[str, ...]]]
 def global_chains(code: CodeType) -> Chains:
     """Global name to the attribute chains read from it, nested code included."""
     chains: Chains = {}
-    for one in nested(code):
-        names = one.co_names
-        root = ""
-        chain: tuple[str, ...] = ()
-        for _, op, arg in instructions(one) if names else ():
-            if op in (_LOAD_ATTR, _LOAD_METHOD):
-                chain = (*chain, names[arg >> _ATTR_SHIFT if op == _LOAD_ATTR else arg])
-                continue
-            if root:
-                chains.setdefault(root, set()).add(chain)
-            root, chain = "", ()
-            if op == _LOAD_GLOBAL or op in _LOAD_NAMES:
-                name = names[arg >> 1 if op == _LOAD_GLOBAL else arg]
-                root = "" if name.startswith("@py") else name
+    for root, chain in _all_chains(code):
+        if root:
+            chains.setdefault(root, set()).add(chain)
     return chains
+
+
+def attributes_beyond(code: CodeType, space: Mapping[str, Any]) -> set[str]:
+    """The attributes that code reads, but from modules that a namespace holds."""
+    found = {root: isinstance(space.get(root), ModuleType) for root, _ in _all_chains(code)}
+    return {name for root, chain in _all_chains(code) if not found[root] for name in chain}
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -104,6 +99,28 @@ def all_names(code: CodeType) -> set[str]:
         if isinstance(const, CodeType):
             names |= all_names(const)
     return names
+
+
+@functools.lru_cache(maxsize=20_000)
+def _all_chains(code: CodeType) -> set[tuple[str, tuple[str, ...]]]:
+    """The attribute chains that code and code nested in it read, each with the global that it begins with; ""
+    for another beginning."""
+    found: set[tuple[str, tuple[str, ...]]] = set()
+    for one in nested(code):
+        names = one.co_names
+        root = ""
+        chain: tuple[str, ...] = ()
+        for _, op, arg in instructions(one) if names else ():
+            if op in (_LOAD_ATTR, _LOAD_METHOD):
+                chain = (*chain, names[arg >> _ATTR_SHIFT if op == _LOAD_ATTR else arg])
+                continue
+            found.add((root, chain))
+            root, chain = "", ()
+            if op == _LOAD_GLOBAL or op in _LOAD_NAMES:
+                name = names[arg >> 1 if op == _LOAD_GLOBAL else arg]
+                root = "" if name.startswith("@py") else name
+        found.add((root, chain))
+    return found
 
 
 def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:

@@ -44,9 +44,9 @@ def count_global(
         return
     value = space[name]
     walk.asked.note_global(value)
-    is_found_in = value is sys and any(chain[:1] in ((), ("modules",)) for chain in chains)
-    if is_found_in or value is sys.modules or value is builtins.__import__:
-        walk.asked.topics |= {"modules", dynamic_lookups.LOADED}
+    is_renamed = value is sys and name != "sys" and any(chain[:1] in ((), ("modules",)) for chain in chains)
+    if is_renamed or value is sys.modules or value is builtins.__import__:
+        walk.asked.topics |= {dynamic_lookups.OF_REACHED, dynamic_lookups.ANY}
     if isinstance(value, ModuleType):
         if walk.labels.is_library_module(value):  # what is read of the project's counts by itself
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
@@ -185,11 +185,13 @@ def whole_module(walk: Dependencies, module: ModuleType) -> None:
             count_global(walk, space, label, name, {()})
 
 
-def count_home(walk: Dependencies, space: dict[str, Any]) -> None:
+def count_home(walk: Dependencies, space: dict[str, Any], path: str | None = None) -> None:
     """Counts the module of code that looks names up by text (`globals()`, `eval`)."""
     home = sys.modules.get(str(space.get("__name__")))
     if isinstance(home, ModuleType) and not walk.labels.is_library_module(home):
         whole_module(walk, home)
+    if path is not None:
+        walk.graph.add_file(walk.labels.of_module(space), path)
 
 
 def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str]) -> None:
