@@ -97,7 +97,7 @@ def test_while_one_is_left_behind_no_other_is_waited_for(daemon: FakeDaemon) -> 
     ("error", "is_offered"),
     [
         (DaemonUnreachable("it was killed"), True),
-        (StoreError("Input/output error"), False),
+        (StoreError("Input/output error"), True),
         (Declined("there is no room"), False),
         (ValueError("a bug"), False),
     ],
@@ -106,7 +106,8 @@ def test_while_one_is_left_behind_no_other_is_waited_for(daemon: FakeDaemon) -> 
 def test_uncommitted_samples_are_offered_later(
     daemon: FakeDaemon, error: Exception, is_offered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If it is gone; not if it refused, which is said. Others may make the items, either way."""
+    """If it is gone, or its store failed once; not if it refused, which is said. Others may make the items,
+    either way."""
     bench = Bench(daemon, ITEMS)
     hung = Hung(bench, error)
     assert bench.fill().late == len(ITEMS)

@@ -209,6 +209,7 @@ def aside(bench: Bench, index: int) -> Batch:
     collected.add(*bench.job.parts(index, bench.item_of(index)), None)
     batch = collected.batch([])
     bench.catalogue.add_local(batch.file)
+    batch.has_failed = True
     return batch
 
 

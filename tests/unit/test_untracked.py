@@ -50,7 +50,7 @@ def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> Non
     if name == "of_partial":  # what it is given cannot be left out
         assert "untracked" not in told.value.message
         return
-    assert "untracked=('held',), or make preprocess a function" in told.value.message
+    assert "exclude it with untracked=('held',)" in told.value.message
     untracked = recipe(function, untracked=("held",))
     assert untracked.parts["code"]["files"] and not untracked.notes
 

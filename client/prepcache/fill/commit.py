@@ -4,7 +4,8 @@ One thread of the process commits for all data sets, one batch after the other.
 
 Invariants:
     1. A batch is in files of this job from the moment in which it is submitted, and its data set finds it
-       there. It is offered to the daemon until that has stored it or refused it.
+       there. It is offered to the daemon until that has stored it or refused it. What a store had an error
+       for is offered once more.
     2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
        longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
@@ -290,6 +291,10 @@ class Committer:
             artifacts.session.give_up_for_now(error.message)
             return False
         except (PrepcacheError, OSError) as error:
+            if isinstance(error, StoreError) and not batch.has_failed:
+                batch.has_failed = True
+                self._postpone(batch, error.message)
+                return False
             self.decline(str(error), is_declined=isinstance(error, Declined))
         except Exception as error:
             log.exception("prepcache: internal error in a commit; only this job has its samples")

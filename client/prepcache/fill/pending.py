@@ -178,6 +178,7 @@ class Batch:
     Args:
         cover: the digest of each of `indices`, and the lease that covers it.
         share: where the items are settled; None where they are.
+        has_failed: a store had an error for it.
         is_late: it took so long that it is waited for no more.
     """
 
@@ -186,6 +187,7 @@ class Batch:
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
     share: Share | None = None
+    has_failed: bool = False
     is_late: bool = False
 
     @property

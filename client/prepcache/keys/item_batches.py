@@ -273,33 +273,30 @@ def _short_pieces(item: Any, encoder: ItemEncoder) -> list[Any] | None:
     for label, value in zip(labelled, item, strict=False):
         kind = type(value)
         to_bytes = SIMPLE.get(kind)
-        if to_bytes is not None and (to_bytes is not text_bytes or not looks_like_path(value)):
+        try:
+            is_path = kind is PosixPath or (to_bytes is text_bytes and looks_like_path(value))
+            info = os.stat(value) if is_path else None
+        except FileNotFoundError:
+            info, encoder.rules.has_looked = None, True
+        except (OSError, ValueError):
+            to_bytes = info = None
+        if to_bytes is not None and info is None:
             head += label + to_bytes(value)
-        elif (kind is PosixPath or kind is str) and (info := _file_at(name := os.fspath(value))) is not None:
+        elif info is not None and is_regular(info):
+            tag, name = b"p" if to_bytes is None else b"S", os.fspath(value)
             named = encoder.rules.named(name)
-            head += (
-                label + (b"S" if kind is str else b"p") + length(1 + len(named) + DIGEST_BYTES) + b"f" + named
-            )
-            pieces += (head, len(encoder.names))
+            pieces.append(head + label + tag + length(1 + len(named) + DIGEST_BYTES) + b"f" + named)
+            pieces.append(len(encoder.names))
             head = b""
             encoder.names.append(name)
             encoder.rows.extend(stamp_of(info))
-            if kind is str:
+            if tag == b"S":
                 encoder.text_files.append(name)
         else:
             del encoder.names[before:], encoder.rows[5 * before :], encoder.text_files[texts:]
             return None
     pieces.append(head)
     return pieces
-
-
-def _file_at(name: str) -> os.stat_result | None:
-    """Of a regular file."""
-    try:
-        info = os.stat(name)
-    except (OSError, ValueError):
-        return None
-    return info if is_regular(info) else None
 
 
 @lru_cache(maxsize=256)
