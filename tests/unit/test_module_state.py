@@ -162,6 +162,18 @@ def test_what_is_not_read_of_a_module_looked_up_does_not_count(project: Project,
     assert not [label for label in made.parts["code"]["values"] if label.startswith("other.")]
 
 
+def test_what_an_imported_modules_package_holds_is_not_refused(project: Project) -> None:
+    project.write(
+        prep="def f(x):\n    from zoo.one import load\n    return load(x)\n",
+        zoo____init__="from . import two\n",
+        zoo__one="def load(x, n='x'): return globals().get(n, x)\n",
+        zoo__two="import threading\nlocal = threading.local()\ndef held(): return local\n",
+    )
+    function = project.load().f
+    importlib.import_module("zoo.one")
+    assert recipe(function).digest == recipe(function).digest
+
+
 HELD = {
     "a generator": "(n for n in ())",
     "one in an object": "A((n for n in ()))",

@@ -174,12 +174,15 @@ class ImportGraph:
     def imported_from(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
         """The project's modules that imports lead to, transitively, among those that count."""
         found: set[str] = set()
-        queue = [homes_of(imports, module, is_of_package)]
+        queue = [(one, module, is_of_package) for one in imports]
         while queue:
-            for name in {*queue.pop()} & self.modules.keys() - found:
+            statement, at, is_of_package = queue.pop()
+            base = resolve(statement, at, is_of_package)  # its packages count by their files alone
+            names = () if base is None else (base, *(f"{base}.{part}" for part in statement.names))
+            for name in {*names} & self.modules.keys() - found:
                 found.add(name)
                 if source := self.sources.get(self.modules[name]):
-                    queue.append(homes_of(source.imports, name, is_package(source.path)))
+                    queue += [(one, name, is_package(source.path)) for one in source.imports]
         return sorted(found)
 
     @kept
