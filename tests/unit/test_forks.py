@@ -67,5 +67,5 @@ def test_a_fork_while_a_thread_looks_for_its_daemon(tmp_path: Path, monkeypatch:
 
 def test_a_fork_while_a_thread_reads_the_code_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever of it the child looks at."""
-    look = lambda: calls.JobCode([__file__]).look(None) is None  # noqa: E731
-    assert forked_while_within(monkeypatch, calls, "read_source", look) == 0
+    code = calls.JobCode([__file__])
+    assert forked_while_within(monkeypatch, calls, "read_source", lambda: code.look(None) is None) == 0

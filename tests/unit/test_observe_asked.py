@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,21 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
     assert [watched.failure, again.failure] == ["", "" if IS_MONITORED else "a profiler is running"]
     assert Watched(project, lines_of("os.path.exists('a')")).failure == ""
     assert threading.getprofile() is None
+
+
+def test_a_thread_that_others_start_meanwhile_is_not_profiled(project: Project) -> None:
+    """It is the job's, and would be slow for life."""
+    found: list[Any] = []
+
+    def start() -> None:
+        thread = threading.Thread(target=lambda: found.append(sys.getprofile()))
+        thread.start()
+        thread.join()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # its thread is there before
+        Watched(project, lines_of("os.path.exists('a')", "x()"), lambda: pool.submit(start).result())
+    assert found == [None]
 
 
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")

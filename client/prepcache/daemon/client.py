@@ -123,9 +123,7 @@ class Client:
         """
         attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
         given = OwnTime(limit_s or self.timeout_s)
-        start = functools.partial(
-            self.endpoint.start, is_reading=True
-        )  # an empty store need not be looked at
+        start = functools.partial(self.endpoint.start, is_reading=True)  # an empty store has nothing to tell
         answer: M = given.run(self.url, attempt, start=start)
         return answer
 

@@ -78,7 +78,7 @@ class WaitBudget:
     def left(self) -> dict[str, Any]:
         """What a process that gets this begins with; nothing where that daemon is given up for good."""
         with self._lock:
-            return {name: getattr(self, name) for name in _LEFT if self._spent_s < math.inf}
+            return {} if self._spent_s == math.inf else {name: getattr(self, name) for name in _LEFT}
 
     def begin_with(self, left: Mapping[str, Any]) -> None:
         """Goes on where another process was, unless this one has asked the daemon itself."""

@@ -165,7 +165,7 @@ class ArtifactSet(RecipeIndex):
                 self._refused, self.is_known = error, False
                 self.reason = error.message
                 if isinstance(error, Declined):
-                    self.reason = f"{error.message}: free some, or lower its --min-free"
+                    self.reason = f"{error.message}: free some, or lower its --min-free (PREPCACHED_MIN_FREE)"
                 return None
             self._refused, self.is_known = None, True
             try:

@@ -260,9 +260,8 @@ class Dependencies:
 
     def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:
         """What stands for a value without stable bytes: its identity, or its class if none is refused."""
-        if self.is_of_loaded and not isinstance(
-            error.__context__, RecursionError
-        ):  # which has bytes, deep down
+        is_too_deep = isinstance(error.__context__, RecursionError)  # it has bytes, deep down
+        if self.is_of_loaded and not is_too_deep:
             return labels.class_module_label(type(value)) + "." + type(value).__qualname__
         self.unstable.setdefault(label, error)
         return identity_of(value)

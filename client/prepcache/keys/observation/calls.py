@@ -36,6 +36,7 @@ import pkgutil
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
@@ -152,7 +153,10 @@ _QUESTIONS = (
     importlib.util.find_spec,
 )
 _CODES = {f.__code__: f.__code__.co_varnames[0] for f in _QUESTIONS if isinstance(f, FunctionType)}
-"""The code of what asks, and the name of its first argument."""
+"""The code of what asks, and the name of its first argument; on Python 3.11 also of what starts a thread."""
+_START = threading.Thread.start.__code__
+if _MONITORING is None:
+    _CODES[_START] = "self"
 _IMPORT, _FIND_SPEC = importlib.import_module.__code__, importlib.util.find_spec.__code__
 _MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
 _FILES = frozenset(
@@ -168,6 +172,9 @@ def _heard(frame: FrameType) -> None:
     """Takes in that a frame begins to run one of `_CODES`."""
     try:
         code, given, caller = frame.f_code, frame.f_locals, frame.f_back
+        if code is _START:
+            _started.add(given["self"])
+            return
         if code is not _IMPORT:  # which libraries call for a job
             while caller is not None and caller.f_code.co_filename in _HANDED_ON:
                 if caller.f_code.co_name in ("resolve", "mkdir"):
@@ -243,8 +250,14 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
-    """Threads that start meanwhile begin with this; it leaves those of prepcache."""
-    sys.setprofile(None if context.is_own(threading.current_thread()) else _profiled)
+    """Threads that start meanwhile begin with this. Those of prepcache, and those that nothing watched has
+    started, work for no function: a profile would slow them down for life."""
+    here = threading.current_thread()
+    sys.setprofile(_profiled if here in _started and not context.is_own(here) else None)
+
+
+_started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that were started in a profiled one."""
 
 
 def _profile_threads(more: int) -> None:
