@@ -88,7 +88,7 @@ def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest
     for root in (None, here):
         short = found(root)
         with monkeypatch.context() as patch:
-            patch.setattr(item_batches, "_short_pieces", lambda item, encoder: None)
+            patch.setattr(item_batches, "_by_columns", lambda run, encoder: None)
             general = found(root)
         assert short == general
 

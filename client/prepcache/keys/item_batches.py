@@ -1,13 +1,14 @@
 """Items as bytes, and the digests of many at once.
 
 All items are written, with room for the digests of files; these are looked up in the stat cache, or read;
-then the whole is hashed. Plain values and files are written without the encoder, at half the cost.
+then the whole is hashed. Items of one shape (files, texts, numbers, tuples or dicts of those) are written
+column by column, at two thirds of the cost.
 
 Of the class of an instance an item says only the name. What that stands for counts in the recipe: each is
 noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
 
 Invariants:
-    1. With and without the encoder the same bytes are written (a test compares them).
+    1. Column by column, one by one and at once the same bytes are written (a test compares them).
     2. The stamp and the digest of a slot come from one reading.
     3. No state of an object is left out silently: what it does not give away is refused.
 """
@@ -15,20 +16,20 @@ Invariants:
 from __future__ import annotations
 
 import os
+import pathlib
 import sys
 import types
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
-from pathlib import PosixPath
+from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
-from prepcache.keys.encoding.builtins import SIMPLE
+from prepcache.keys.encoding.builtins import SIMPLE, simple_key
 from prepcache.keys.encoding.encoder import (
     ENCODING_VERSION,
     Encoder,
@@ -46,7 +47,7 @@ from prepcache.keys.files.digest import (
     read_files,
     tree_stamp,
 )
-from prepcache.keys.files.stamps import mix_columns, stamp_of
+from prepcache.keys.files.stamps import Stamp, mix_columns, stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.markers import Tree
 from prepcache.keys.observation import context
@@ -62,8 +63,9 @@ ITEM_DOMAIN = b"prepcache item v1\0"
 """Prefix of what an item digest is taken over. Its number rises when the inputs change."""
 
 _PREFIX = ITEM_DOMAIN + bytes([ENCODING_VERSION])
+_RUN_ITEMS = 1024
+"""Items tried together column by column."""
 _NO_STAMP = (0, 0, 0, 0, 0)
-_NO_LABELS: Iterable[bytes] = repeat(b"")
 
 
 class ItemEncoder(Encoder):
@@ -203,24 +205,31 @@ def digests_of(
 ) -> Digests:
     """The digests of the items at some positions, by a new encoder that writes digests later.
 
-    An item is written before the next is asked for: a sequence may give each in the same memory. Messages
-    count from `first` in steps of `step`.
+    An item is written before the next is asked for, unless it cannot change: a sequence may give each in the
+    same memory. Messages count from `first` in steps of `step`.
     """
     import numpy as np
 
-    written: list[list[Any] | bytes] = []
+    written: list[list[Any] | tuple[Any, ...] | bytes] = []
     ends: list[int] = []
-    is_plain = encoder.rules.read == "path" and not any(map(is_registered, (*SIMPLE, tuple, dict, PosixPath)))
-    for position in positions:
-        item, before = items[position], len(encoder.names)
-        pieces = _short_pieces(item, encoder) if is_plain else None
-        if pieces is None:
-            pieces = [_PREFIX]
-            encoder.write(item, pieces.append, f"items[{first + position * step}]")
-            if len(encoder.names) > before:
-                pieces = [bytes(one) if type(one) is memoryview else one for one in pieces]
-        written.append(pieces if len(encoder.names) > before else blake3(b"".join(pieces)).digest())
-        ends.append(len(encoder.names))
+    for start in range(positions.start, positions.stop, _RUN_ITEMS):
+        some, slot = positions[start - positions.start :][:_RUN_ITEMS], len(encoder.names)
+        at_once = None
+        if type(items) in (list, tuple) or _is_fixed(items[start]):
+            at_once = _by_columns([items[position] for position in some], encoder)
+        if at_once is not None:
+            written += at_once
+            width = (len(encoder.names) - slot) // len(some)
+            ends.extend([slot + width * (number + 1) for number in range(len(some))])
+            continue
+        for position in some:
+            pieces: list[Any] = [_PREFIX]
+            encoder.write(items[position], pieces.append, f"items[{first + position * step}]")
+            if len(encoder.names) > (ends[-1] if ends else 0):
+                written.append([bytes(one) if type(one) is memoryview else one for one in pieces])
+            else:
+                written.append(blake3(b"".join(pieces)).digest())
+            ends.append(len(encoder.names))
     files, hashes = _read(encoder)
     if encoder.names:
         rows = [files[at : at + DIGEST_BYTES] for at in range(0, len(files), DIGEST_BYTES)]
@@ -256,53 +265,70 @@ def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
     return digests.tobytes(), hashes
 
 
-def _short_pieces(item: Any, encoder: ItemEncoder) -> list[Any] | None:
-    """What the encoder writes for a text, number or regular file, or a tuple or dict of those; else None."""
-    head, labelled = _PREFIX, _NO_LABELS
-    if type(item) is tuple:
-        head += b"t" + length(len(item))
-    elif type(item) is dict:
-        if set(map(type, item)) != {str} or (found := _labels(tuple(item))) is None:
+def _columns_of(run: Sequence[Any]) -> tuple[bytes, list[tuple[bytes, Sequence[Any]]]]:
+    """What all items of a run begin with, and columns of their elements, each with what stands before it."""
+    first = run[0]
+    if type(first) is tuple and not is_registered(tuple):
+        if first and all(type(item) is tuple and len(item) == len(first) for item in run):
+            return b"t" + length(len(first)), [(b"", column) for column in zip(*run, strict=True)]
+    elif type(first) is dict and not (is_registered(dict) or is_registered(str)):
+        keys = tuple(first)
+        are_labels = all(type(key) is str and key.isidentifier() for key in keys)
+        if are_labels and all(type(item) is dict and tuple(item) == keys for item in run):
+            keys = tuple(sorted(keys, key=simple_key))
+            return b"d" + length(len(keys)), [(text_bytes(key), [one[key] for one in run]) for key in keys]
+    return b"", [(b"", run)]
+
+
+def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...]] | None:
+    """The pieces of each item of a run; None unless all are of one shape, of values and of regular files."""
+    rules = encoder.rules
+    texts: list[str] = []
+    names: list[list[str]] = []
+    stamps: list[list[Stamp]] = []
+    head, columns = _columns_of(run)
+    pieces: list[Sequence[Any]] = [[_PREFIX + head] * len(run)]
+    for label, column in columns:
+        kinds = set(map(type, column))
+        if any(map(is_registered, kinds)) or (rules.read != "path" and kinds & {str, pathlib.PosixPath}):
             return None
-        head += b"d" + length(len(item))
-        labelled, item = found[0], map(item.__getitem__, found[1])
-    else:
-        item = (item,)
-    pieces: list[Any] = []
-    before, texts = len(encoder.names), len(encoder.text_files)
-    for label, value in zip(labelled, item, strict=False):
-        kind = type(value)
-        to_bytes = SIMPLE.get(kind)
-        try:
-            is_path = kind is PosixPath or (to_bytes is text_bytes and looks_like_path(value))
-            info = os.stat(value) if is_path else None
-        except FileNotFoundError:
-            info, encoder.rules.has_looked = None, True
-        except (OSError, ValueError):
-            to_bytes = info = None
-        if to_bytes is not None and info is None:
-            head += label + to_bytes(value)
-        elif info is not None and is_regular(info):
-            tag, name = b"p" if to_bytes is None else b"S", os.fspath(value)
-            named = encoder.rules.named(name)
-            pieces.append(head + label + tag + length(1 + len(named) + DIGEST_BYTES) + b"f" + named)
-            pieces.append(len(encoder.names))
-            head = b""
-            encoder.names.append(name)
-            encoder.rows.extend(stamp_of(info))
-            if tag == b"S":
-                encoder.text_files.append(name)
+        if is_of_files := any(map(_may_be_path, column)):
+            if len(kinds) > 1 or not all(map(_may_be_path, column)) or (found := _stamps_of(column)) is None:
+                return None
+            stamps.append(found)
+            names.append(list(map(os.fspath, column)))
+            texts += names[-1] if str in kinds else ()
+            tag, heads = b"S" if str in kinds else b"p", map(rules.named, names[-1])
+            written = [tag + length(1 + len(one) + DIGEST_BYTES) + b"f" + one for one in heads]
+        elif kinds <= SIMPLE.keys():
+            written = [SIMPLE[type(value)](value) for value in column]
         else:
-            del encoder.names[before:], encoder.rows[5 * before :], encoder.text_files[texts:]
             return None
-    pieces.append(head)
-    return pieces
+        pieces[-1] = [before + label + value for before, value in zip(pieces[-1], written, strict=True)]
+        if is_of_files:
+            pieces += [(), [b""] * len(run)]
+    slot, width = len(encoder.names), len(names)
+    for at in range(width):
+        pieces[2 * at + 1] = range(slot + at, slot + width * len(run), width)
+    encoder.names += chain.from_iterable(zip(*names, strict=True))
+    encoder.text_files += texts
+    encoder.rows.extend(chain.from_iterable(chain.from_iterable(zip(*stamps, strict=True))))
+    return list(zip(*pieces, strict=True))
 
 
-@lru_cache(maxsize=256)
-def _labels(keys: tuple[str, ...]) -> tuple[list[bytes], list[str]] | None:
-    """The keys of a dict as bytes, and as they are, in the order in which they are written."""
-    if not all(map(str.isidentifier, keys)):
+def _is_fixed(item: Any) -> bool:
+    """Whether nothing can change in an item: a path, a number, a text, or a tuple of those."""
+    return all(type(one) in SIMPLE or _may_be_path(one) for one in (item if type(item) is tuple else (item,)))
+
+
+def _may_be_path(value: Any) -> bool:
+    return type(value) is pathlib.PosixPath or (type(value) is str and looks_like_path(value))
+
+
+def _stamps_of(paths: Sequence[Any]) -> list[Stamp] | None:
+    """The stamps of files; None unless all are regular ones."""
+    try:
+        infos = list(map(os.stat, paths))
+    except (OSError, ValueError):
         return None
-    ordered = sorted(keys, key=text_bytes)
-    return list(map(text_bytes, ordered)), ordered
+    return list(map(stamp_of, infos)) if all(map(is_regular, infos)) else None
