@@ -125,6 +125,14 @@ def test_a_function_registered_with_torch_is_obeyed(rows: Rows, monkeypatch: pyt
     assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 
+def test_a_worker_gathers_into_memory_that_its_job_maps(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else torch would copy the batch once more when it sends it."""
+    monkeypatch.setattr(collation, "get_worker_info", lambda: "of a worker")
+    made = default_collate(rows.take(PICKS))
+    assert [one.is_shared() for one in made] == [True, True]
+    assert same(made, default_collate([sample(i) for i in PICKS]))
+
+
 def test_unstackable_rows_raise_torchs_error(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)

@@ -161,9 +161,7 @@ def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
     to_tensor = _to_tensor(column)
     if to_tensor is None:
         return _refuse
-    if isinstance(column, Ragged):
-        return _equal_rows(column, to_tensor)
-    return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
+    return _equal_rows(column, to_tensor) if isinstance(column, Ragged) else _stack(column, to_tensor)
 
 
 def _refuse(numbers: Numbers, pool: Pool) -> Any:
@@ -177,6 +175,22 @@ def _equal_rows(column: Ragged, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
         if (shapes != shapes[0]).any():
             raise NotAStack
         return to_tensor(rows.values.reshape(numbers.size, *shapes[0]))
+
+    return collate
+
+
+def _stack(column: Dense, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
+    """Gathers where torch would copy what a worker sends: into memory that its job can map."""
+    dtype = to_tensor(np.empty(0, column.dtype)).dtype
+
+    def collate(numbers: Numbers, pool: Pool) -> Any:
+        if get_worker_info() is None:
+            return to_tensor(column.gather(numbers, pool))
+        shape = (numbers.size, *column.shape)
+        storage = torch.UntypedStorage._new_shared(numbers.size * column.row_bytes)  # type: ignore[no-untyped-call]
+        shared = torch.empty(0, dtype=torch.uint8).set_(storage)
+        column.take(numbers, shared.numpy().view(column.dtype).reshape(shape))
+        return shared.view(dtype).view(shape)
 
     return collate
 
