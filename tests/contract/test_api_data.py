@@ -36,7 +36,7 @@ def artifact_bytes(served: Serving, job: Job, names: str, **kinds: int) -> bytes
 
 
 @pytest.mark.parametrize("size_bytes", [100, 3_000_000])
-def test_what_is_uploaded_and_committed_is_in_the_store(served: Serving, size_bytes: int) -> None:
+def test_what_is_uploaded_and_committed_is_in_the_store(served, size_bytes):
     job = served.job()
     lease = job.leased("ab")
     data = artifact_bytes(served, job, "ab", size_bytes=size_bytes)
@@ -50,7 +50,7 @@ def test_what_is_uploaded_and_committed_is_in_the_store(served: Serving, size_by
     assert served.store.check() == []
 
 
-def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:
+def test_an_upload_needs_a_lease_of_the_session(served):
     job, other = served.job(), served.job()
     lease = job.leased("ab")
     status, problem = upload(other, lease, b"x")
@@ -58,7 +58,7 @@ def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:
     assert list(Path(served.store.staging).iterdir()) == []
 
 
-def test_staged_bytes_of_a_session_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_bytes_of_a_session_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(wire, "MAX_STAGED_BYTES", 3 << 20)
     with serving(tmp_path) as served:
         job = served.job("uploader")
@@ -70,7 +70,7 @@ def test_staged_bytes_of_a_session_are_bounded(tmp_path: Path, monkeypatch: pyte
         assert len(list(Path(served.store.staging).iterdir())) == 1
 
 
-def test_a_download_gives_the_artifacts_bytes_with_its_digest(served: Serving) -> None:
+def test_a_download_gives_the_artifacts_bytes_with_its_digest(served):
     [ref] = put(served.store, "a", "b", size_bytes=5_000_000).artifacts
     http, path = served.http(), f"/v1/entries/{ref.key}/data"
     answer, head = http.get(path), http.head(path)
@@ -81,7 +81,7 @@ def test_a_download_gives_the_artifacts_bytes_with_its_digest(served: Serving) -
     assert int(head.headers["content-length"]) == ref.size_bytes
 
 
-def test_a_download_on_a_condition_that_does_not_hold_is_refused(served: Serving) -> None:
+def test_a_download_on_a_condition_that_does_not_hold_is_refused(served):
     [ref] = put(served.store, "a").artifacts
     tag, other = f'"{ref.digest}"', f'"{"0" * 64}"'
     for condition, status in [
@@ -97,7 +97,7 @@ def test_a_download_on_a_condition_that_does_not_hold_is_refused(served: Serving
         assert answer.content == content(served.store, ref.digest) or answer.json()["code"] == "bad-request"
 
 
-def test_a_download_names_which_artifact_of_an_entry_it_wants(served: Serving) -> None:
+def test_a_download_names_which_artifact_of_an_entry_it_wants(served):
     store, job = served.store, served.job()
     [old] = put(store, "a", seed=0).artifacts
     assert job.resolve().json()["artifacts"][0]["digest"] == old.digest
@@ -126,7 +126,7 @@ MEANINGLESS = ["bytes=5-4", "bytes=0-1,3-4", "lines=1-2", "bytes=x-y", "bytes=-"
 BEYOND = ["bytes=99999999-", "bytes=-0", "bytes=" + "9" * 40 + "-"]
 
 
-def test_a_range_gives_just_that_everything_or_a_refusal(served: Serving) -> None:
+def test_a_range_gives_just_that_everything_or_a_refusal(served):
     [ref] = put(served.store, "a").artifacts
     http, data = served.http(), content(served.store, ref.digest)
     for asked in (*RANGES, *MEANINGLESS, *BEYOND):
@@ -143,7 +143,7 @@ def test_a_range_gives_just_that_everything_or_a_refusal(served: Serving) -> Non
             assert answer.headers["content-range"] == f"bytes */{ref.size_bytes}"
 
 
-def test_a_download_outlives_a_purge(served: Serving) -> None:
+def test_a_download_outlives_a_purge(served):
     [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
     data = content(served.store, ref.digest)
     http = served.http()
@@ -155,9 +155,7 @@ def test_a_download_outlives_a_purge(served: Serving) -> None:
     assert got == data
 
 
-def test_a_client_that_hangs_up_leaves_no_open_file(
-    served: Serving, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_that_hangs_up_leaves_no_open_file(served, caplog):
     [ref] = put(served.store, "a").artifacts
     head = f"GET /v1/entries/{ref.key}/data HTTP/1.1\r\nHost: prepcached\r\n\r\n".encode()
     for _ in range(50):
@@ -199,7 +197,7 @@ def connected(served: Serving, *parts: bytes) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("first", [0, 1, 70_000, len(DATA) - 1])
-def test_a_body_that_comes_with_its_head_is_stored_whole(served: Serving, first: int) -> None:
+def test_a_body_that_comes_with_its_head_is_stored_whole(served, first):
     job = served.job()
     answer = raw(served.uds, head(job, len(DATA)) + DATA[:first], DATA[first:])
     assert answer.startswith(b"HTTP/1.1 201 ")
@@ -207,7 +205,7 @@ def test_a_body_that_comes_with_its_head_is_stored_whole(served: Serving, first:
     assert path.read_bytes() == DATA
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(served: Serving, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing(served, caplog):
     job = served.job()
     with connected(served, head(job, len(DATA)), DATA[:300_000]):
         assert wait_until(lambda: bool(staged(served)))
@@ -216,7 +214,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(served: Serving, caplog: pytes
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
-def test_slow_uploads_keep_no_thread_from_a_commit(served: Serving) -> None:
+def test_slow_uploads_keep_no_thread_from_a_commit(served):
     job = served.job()
     with contextlib.ExitStack() as stack:
         for n in range(SLOW_THREADS + 2):
@@ -227,9 +225,7 @@ def test_slow_uploads_keep_no_thread_from_a_commit(served: Serving) -> None:
 
 
 @pytest.mark.parametrize("length", [100, len(DATA)])
-def test_an_upload_onto_a_full_disk_is_declined(
-    served: Serving, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
+def test_an_upload_onto_a_full_disk_is_declined(served, monkeypatch, length):
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -240,7 +236,7 @@ def test_an_upload_onto_a_full_disk_is_declined(
     assert staged(served) == []
 
 
-def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path: Path) -> None:
+def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path):
     with serving(tmp_path, max_bytes=len(DATA)) as served:
         job, other = served.job(), served.job()
         with connected(served, head(job, len(DATA)), DATA[:100_000]) as sock:
@@ -256,7 +252,7 @@ def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path: Path) -> 
         assert other.lease(["b"], other.resolve().json()["generation"], nbytes=1 << 20).json()["lease"]
 
 
-def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served: Serving) -> None:
+def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served):
     job = served.job()
     lease = job.leased(["a"])
     for _ in range(2):
@@ -270,7 +266,7 @@ def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served: Serving) -
     assert staged(served) == [] and served.store.stats().staged_bytes == 0
 
 
-def test_an_upload_of_unknown_length_is_refused(served: Serving) -> None:
+def test_an_upload_of_unknown_length_is_refused(served):
     """Nobody could say whether there is room for it."""
     job = served.job()
     asked = head(job, 3).replace(b"content-length: 3", b"transfer-encoding: chunked")
@@ -279,7 +275,7 @@ def test_an_upload_of_unknown_length_is_refused(served: Serving) -> None:
     assert staged(served) == []
 
 
-def test_concurrent_uploads_share_the_room(tmp_path: Path) -> None:
+def test_concurrent_uploads_share_the_room(tmp_path):
     with serving(tmp_path, max_bytes=2 * len(DATA)) as served:
         job = served.job()
         kept = job.fill(served.store.staging, ["kept"])["artifacts"]
@@ -297,7 +293,7 @@ def test_concurrent_uploads_share_the_room(tmp_path: Path) -> None:
         assert raw(served.uds, head(job, len(DATA), item=4), DATA).startswith(b"HTTP/1.1 201 ")
 
 
-def test_a_stop_waits_for_an_upload_that_goes_on(served: Serving) -> None:
+def test_a_stop_waits_for_an_upload_that_goes_on(served):
     job = served.job()
     with connected(served, head(job, len(DATA)), DATA[:100_000]) as sock:
         assert wait_until(lambda: bool(staged(served)))

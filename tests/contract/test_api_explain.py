@@ -1,11 +1,9 @@
 """POST /v1/explain over a real socket: what a miss is explained by, and what is refused."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from blake3 import blake3
 
 from prepcache.protocol import inspection
@@ -73,7 +71,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
 
 
-def test_a_recipe_is_explained_by_the_nearest_of_its_name(served: Serving) -> None:
+def test_a_recipe_is_explained_by_the_nearest_of_its_name(served):
     fill(served, "far", parts(max_len=64, lower=True))
     fill(served, "near", parts(max_len=128))
     look(served, "missed", parts(max_len=256))
@@ -88,7 +86,7 @@ def test_a_recipe_is_explained_by_the_nearest_of_its_name(served: Serving) -> No
     assert not told.was_there and told.entries == 0
 
 
-def test_parts_that_are_too_large_are_said_to_be_so(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_are_too_large_are_said_to_be_so(served, monkeypatch):
     monkeypatch.setattr(listing, "MAX_PARTS_BYTES", 10)
     fill(served, "a", parts())
     look(served, "b", parts(max_len=256))
@@ -97,21 +95,21 @@ def test_parts_that_are_too_large_are_said_to_be_so(served: Serving, monkeypatch
     assert told["summary"].startswith("others of this name are cached") and "too large" in told["summary"]
 
 
-def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served: Serving) -> None:
+def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served):
     fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))
     fill(served, "c", parts(max_len=3))
     assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
 
 
-def test_parts_are_explained_without_being_kept(served: Serving) -> None:
+def test_parts_are_explained_without_being_kept(served):
     fill(served, "a", parts(max_len=1))
     told = ask(served, parts=parts(max_len=2), name="prep.tokenize", recipe=None)
     assert told.summary == "config.max_len 1 -> 2" and told.recipe is None
     assert [one["digest"] for one in served.http().get("/v1/recipes").json()["recipes"]] == [digest("a")]
 
 
-def test_the_last_miss_is_remembered_after_the_fill(served: Serving) -> None:
+def test_the_last_miss_is_remembered_after_the_fill(served):
     fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))
     look(served, "a", parts(max_len=1))  # a hit
@@ -120,7 +118,7 @@ def test_the_last_miss_is_remembered_after_the_fill(served: Serving) -> None:
     assert ask(served).recipe == digest("other")
 
 
-def test_names_with_a_common_prefix_are_found_until_a_restart(tmp_path: Path) -> None:
+def test_names_with_a_common_prefix_are_found_until_a_restart(tmp_path):
     with serving(tmp_path) as served:
         look(served, "a", parts(), name="prep.tokenize")
         look(served, "b", parts(), name="prep.decode")
@@ -134,7 +132,7 @@ def test_names_with_a_common_prefix_are_found_until_a_restart(tmp_path: Path) ->
             assert answer.json()["detail"].endswith("has missed since the daemon started")
 
 
-def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) -> None:
+def test_a_recipe_that_was_purged_is_said_to_have_been_there(served):
     key = fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))
     assert served.http().delete(f"/v1/entries/{key}").status_code == 200
@@ -144,7 +142,7 @@ def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) ->
     assert told.summary == "it was cached, but has been evicted, purged or found damaged"
 
 
-def test_the_reason_of_a_last_miss_is_that_given_first(served: Serving) -> None:
+def test_the_reason_of_a_last_miss_is_that_given_first(served):
     fill(served, "b", parts(tag="b"))
     key = fill(served, "c", parts(tag="c"))
     look(served, "d", parts(tag="d"))
@@ -157,7 +155,7 @@ def test_the_reason_of_a_last_miss_is_that_given_first(served: Serving) -> None:
     assert ask(served, recipe=digest("d")).summary == "config.tag b -> d"
 
 
-def test_a_job_that_misses_some_items_has_missed_last(served: Serving) -> None:
+def test_a_job_that_misses_some_items_has_missed_last(served):
     fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))
     job = look(served, "a", parts(max_len=1))
@@ -169,7 +167,7 @@ def test_a_job_that_misses_some_items_has_missed_last(served: Serving) -> None:
     assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
 
 
-def test_what_is_absent_or_malformed_is_refused(served: Serving) -> None:
+def test_what_is_absent_or_malformed_is_refused(served):
     http = served.http()
     for body in ({}, {"name": "never"}, {"recipe": digest("never")}, {"key": digest("never")}):
         refused(http.post("/v1/explain", json=body), 404, "not-found")
@@ -180,7 +178,7 @@ def test_what_is_absent_or_malformed_is_refused(served: Serving) -> None:
         refused(http.post("/v1/explain", json=one), 400, "bad-request")
 
 
-def test_a_strangers_parts_are_shown_and_never_trusted(served: Serving) -> None:
+def test_a_strangers_parts_are_shown_and_never_trusted(served):
     fill(served, "a", parts())
     nested: Any = {"digest": "x"}
     for _ in range(500):
@@ -197,7 +195,7 @@ def test_a_strangers_parts_are_shown_and_never_trusted(served: Serving) -> None:
         assert len(told.differences) <= inspection.MAX_DIFFERENCES
 
 
-def test_names_that_missed_longest_ago_are_forgotten() -> None:
+def test_names_that_missed_longest_ago_are_forgotten():
     misses = Misses(limit=2)
     for name in ("a", "b", "a", "c"):
         misses.note(Miss(name, f"recipe of {name}"))

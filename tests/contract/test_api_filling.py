@@ -31,7 +31,7 @@ def problem(answer: Any, status: int, code: str) -> str:
     return str(body["detail"])
 
 
-def test_what_is_committed_is_resolved_by_the_next_job(served: Serving) -> None:
+def test_what_is_committed_is_resolved_by_the_next_job(served):
     first, second = served.job("first"), served.job("second")
     done = first.fill(served.store.staging, "abc")
     assert [artifact["items"] for artifact in done["artifacts"]] == [3]
@@ -45,7 +45,7 @@ def test_what_is_committed_is_resolved_by_the_next_job(served: Serving) -> None:
     assert served.store.check() == []
 
 
-def test_an_item_is_granted_once_and_others_hear_who_has_it(served: Serving) -> None:
+def test_an_item_is_granted_once_and_others_hear_who_has_it(served):
     first, second = served.job("first"), served.job("second")
     first.resolve()
     first.lease("abcd")
@@ -57,7 +57,7 @@ def test_an_item_is_granted_once_and_others_hear_who_has_it(served: Serving) -> 
 
 
 @pytest.mark.parametrize("by", ["lease", "beat"])
-def test_a_lease_that_its_session_never_heard_of_is_given_back(served: Serving, by: str) -> None:
+def test_a_lease_that_its_session_never_heard_of_is_given_back(served, by):
     job, other = served.job("first"), served.job("second")
     job.resolve()
     granted = job.lease("ab").json()["lease"]["id"]
@@ -70,7 +70,7 @@ def test_a_lease_that_its_session_never_heard_of_is_given_back(served: Serving, 
     assert again["granted"] == [0, 1]
 
 
-def test_a_job_behind_the_newest_generation_must_look_again(served: Serving) -> None:
+def test_a_job_behind_the_newest_generation_must_look_again(served):
     first, second = served.job("first"), served.job("second")
     seen = second.resolve().json()["generation"]
     done = first.fill(served.store.staging, "abc")
@@ -88,7 +88,7 @@ def waiting(served: Serving) -> int:
 
 
 @pytest.mark.parametrize("how", ["committed", "left by a dead session"])
-def test_a_waiting_job_wakes_when_items_are_committed_or_free(served: Serving, how: str) -> None:
+def test_a_waiting_job_wakes_when_items_are_committed_or_free(served, how):
     first, second = served.job("first"), served.job("second")
     seen = first.resolve().json()["generation"]
     lease = first.lease("ab").json()["lease"]
@@ -107,7 +107,7 @@ def test_a_waiting_job_wakes_when_items_are_committed_or_free(served: Serving, h
         assert answers[0]["granted"] == [0, 1]
 
 
-def test_items_that_no_lease_names_are_refused(served: Serving) -> None:
+def test_items_that_no_lease_names_are_refused(served):
     job = served.job("greedy")
     lease = job.leased("ab")
     detail = problem(
@@ -119,7 +119,7 @@ def test_items_that_no_lease_names_are_refused(served: Serving) -> None:
 
 
 @pytest.mark.parametrize("names", ["ab", "abcd"])
-def test_a_commit_whose_answer_was_lost_is_answered_again(served: Serving, names: str) -> None:
+def test_a_commit_whose_answer_was_lost_is_answered_again(served, names):
     job = served.job()
     job.resolve()
     whole, begun = (job.lease(names).json()["lease"] for names in ("x", names))
@@ -133,7 +133,7 @@ def test_a_commit_whose_answer_was_lost_is_answered_again(served: Serving, names
     problem(other, *((422, "staged-file-refused") if held else (409, "lease-lapsed")))
 
 
-def test_files_that_another_session_staged_are_refused(served: Serving) -> None:
+def test_files_that_another_session_staged_are_refused(served):
     job, other = served.job("job"), served.job("other")
     lease = job.leased("ab")
     staged = other.stage(served.store.staging, "ab")
@@ -141,20 +141,20 @@ def test_files_that_another_session_staged_are_refused(served: Serving) -> None:
     assert "job (pid" in detail
 
 
-def test_a_recipe_that_nobody_registered_is_refused_by_name(served: Serving) -> None:
+def test_a_recipe_that_nobody_registered_is_refused_by_name(served):
     job = served.job("eager")
     detail = problem(job.lease("ab"), 409, "unknown-recipe")
     assert "eager" in detail and job.recipe in detail
 
 
-def test_a_generation_from_the_future_is_refused(served: Serving) -> None:
+def test_a_generation_from_the_future_is_refused(served):
     job = served.job("prophet")
     job.resolve()
     assert "prophet" in problem(job.lease("ab", 10**6), 409, "future-generation")
     problem(job.resolve(10**6), 409, "future-generation")
 
 
-def test_a_released_lease_frees_its_items_at_once(served: Serving) -> None:
+def test_a_released_lease_frees_its_items_at_once(served):
     job, other = served.job("job"), served.job("other")
     lease = job.leased("ab")
     assert job.release(lease).status_code == 204
@@ -162,7 +162,7 @@ def test_a_released_lease_frees_its_items_at_once(served: Serving) -> None:
     problem(job.commit([lease], [job.stage(served.store.staging, "ab")]), 409, "lease-lapsed")
 
 
-def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path: Path) -> None:
+def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path):
     with serving(tmp_path, max_bytes=1 << 20) as served:
         job = served.job()
         job.resolve()
@@ -186,7 +186,7 @@ def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path: Path) -> None:
         assert seen() == (805, 5)
 
 
-def test_a_recipe_without_room_counts_as_a_miss(tmp_path: Path) -> None:
+def test_a_recipe_without_room_counts_as_a_miss(tmp_path):
     with serving(tmp_path, min_free=1 << 60) as served:
         job = served.job()
         problem(job.resolve(), 507, "declined")
@@ -196,7 +196,7 @@ def test_a_recipe_without_room_counts_as_a_miss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", (1 << 40).to_bytes(8, "little")], ids=["zeros", "long header"])
-def test_a_staged_file_with_a_bad_header_leaves_the_lease(served: Serving, raw: bytes) -> None:
+def test_a_staged_file_with_a_bad_header_leaves_the_lease(served, raw):
     job = served.job("confused")
     lease = job.leased("ab")
     staged = job.stage(served.store.staging, "ab")

@@ -51,24 +51,24 @@ def refused(answer: bytes) -> tuple[int, str]:
         b'{"recipe": "%s", "register": []}' % (b"a" * 64),
     ],
 )  # fmt: skip
-def test_a_malformed_body_is_a_bad_request(served: Serving, body: bytes) -> None:
+def test_a_malformed_body_is_a_bad_request(served, body):
     answer = served.http().post("/v1/resolve", content=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request")
 
 
 @pytest.mark.parametrize("key", ["..%2f..%2fetc%2fpasswd", "A" * 64, "0" * 63, "0" * 65, "%00" * 8, "é"])
-def test_a_key_is_64_hex_digits_and_never_a_path(served: Serving, key: str) -> None:
+def test_a_key_is_64_hex_digits_and_never_a_path(served, key):
     for path in (f"/v1/entries/{key}", f"/v1/entries/{key}/data", f"/v1/recipes/{key}"):
         assert served.http().get(path).status_code in (400, 404)
     assert served.http().put(f"/v1/entries/{key}/pin").status_code in (400, 404)
 
 
-def test_a_body_that_announces_too_much_is_refused_unread(served: Serving) -> None:
+def test_a_body_that_announces_too_much_is_refused_unread(served):
     head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n"
     assert refused(raw(served.uds, head)) == (413, "too-large")
 
 
-def test_a_body_without_end_is_cut_off(served: Serving) -> None:
+def test_a_body_without_end_is_cut_off(served):
     head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     piece = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     answer = raw(served.uds, head, *[piece] * (2 * wire.MAX_BODY_BYTES >> 20))
@@ -84,30 +84,30 @@ def test_a_body_without_end_is_cut_off(served: Serving) -> None:
         b"GET /healthz HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES * 2,
     ],
 )
-def test_a_head_over_its_bound_is_refused(served: Serving, head: bytes) -> None:
+def test_a_head_over_its_bound_is_refused(served, head):
     assert refused(raw(served.uds, head)) == (431, "too-large")
 
 
 @pytest.mark.parametrize(
     "line", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
 )
-def test_what_is_no_http_is_refused(served: Serving, line: bytes) -> None:
+def test_what_is_no_http_is_refused(served, line):
     assert refused(raw(served.uds, line + b"\r\n\r\n")) == (400, "bad-request")
 
 
-def test_a_head_that_never_ends_in_time_is_refused(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_never_ends_in_time_is_refused(served, monkeypatch):
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
     assert refused(raw(served.uds, b"GET /healthz HTTP/1.1\r\n")) == (408, "bad-request")
     assert refused(raw(served.uds)) == (408, "bad-request")
 
 
-def test_a_body_that_never_ends_in_time_is_refused(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_never_ends_in_time_is_refused(served, monkeypatch):
     monkeypatch.setattr(messages, "BODY_TIMEOUT_S", 0.05)
     head = b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{"
     assert refused(raw(served.uds, head)) == (400, "bad-request")
 
 
-def test_an_upload_that_stalls_leaves_no_file(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_stalls_leaves_no_file(served, monkeypatch):
     monkeypatch.setattr(data, "STALL_TIMEOUT_S", 0.05)
     job = served.job()
     lease = job.leased(["stalled"])
@@ -119,7 +119,7 @@ def test_an_upload_that_stalls_leaves_no_file(served: Serving, monkeypatch: pyte
     assert list(Path(served.store.staging).iterdir()) == []
 
 
-def test_another_protocol_version_is_refused_with_the_mend(served: Serving) -> None:
+def test_another_protocol_version_is_refused_with_the_mend(served):
     answer = served.http().post("/v1/resolve", json={}, headers={wire.PROTOCOL_HEADER: "99"})
     assert (answer.status_code, answer.json()["code"]) == (426, "protocol-mismatch")
     # After an upgrade the daemon on demand is the older one: jobs have no cache until it ends.
@@ -128,7 +128,7 @@ def test_another_protocol_version_is_refused_with_the_mend(served: Serving) -> N
 
 
 @pytest.mark.parametrize("header", ["", "x", "s.", ".t", "a.b.c", "../x.y", "é.é", "0" * 32 + "." + "0" * 32])
-def test_a_wrong_session_is_refused(served: Serving, header: str) -> None:
+def test_a_wrong_session_is_refused(served, header):
     answer = served.http().post(
         "/v1/leases",
         json={},
@@ -137,7 +137,7 @@ def test_a_wrong_session_is_refused(served: Serving, header: str) -> None:
     assert answer.json()["code"] == ("unknown-session" if header[:1] == "0" else "bad-request")
 
 
-def test_a_session_acts_for_itself_only(served: Serving) -> None:
+def test_a_session_acts_for_itself_only(served):
     job, other = served.job(), served.job()
     other_path = f"/v1/sessions/{other.session}"
     assert job.post(other_path + "/beat", {}).json()["code"] == "forbidden"
@@ -145,7 +145,7 @@ def test_a_session_acts_for_itself_only(served: Serving) -> None:
     assert other.heartbeat().status_code == 200
 
 
-def test_a_wrong_method_is_a_problem(served: Serving) -> None:
+def test_a_wrong_method_is_a_problem(served):
     answer = served.http().patch("/v1/sessions")
     assert (answer.status_code, answer.json()["code"]) == (405, "method-not-allowed")
     assert answer.json()["status"] == 405
@@ -156,14 +156,14 @@ def test_a_wrong_method_is_a_problem(served: Serving) -> None:
     "query",
     ["limit=0", "limit=1001", "limit=x", "sort=key;drop", "recipe=../..", "cursor=x", "older_than_s=nan"],
 )
-def test_a_wrong_query_is_a_problem(served: Serving, query: str) -> None:
+def test_a_wrong_query_is_a_problem(served, query):
     answer = served.http().get(f"/v1/entries?{query}")
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-request"), answer.text
 
 
 @pytest.mark.parametrize("sort", ["-used_at", "recipes"])
 @pytest.mark.parametrize("said", [f'["SORT", 1.0, {2**70}]', f'["SORT", {10**330}, 1]', "[" * 300])
-def test_a_cursor_of_impossible_numbers_or_depth_is_a_problem(served: Serving, sort: str, said: str) -> None:
+def test_a_cursor_of_impossible_numbers_or_depth_is_a_problem(served, sort, said):
     cursor = base64.urlsafe_b64encode(said.replace("SORT", sort).encode()).decode()
     path = "/v1/recipes" if sort == "recipes" else "/v1/entries"
     for given in (cursor, base64.urlsafe_b64encode(b"[" * 9000).decode()):
@@ -171,9 +171,7 @@ def test_a_cursor_of_impossible_numbers_or_depth_is_a_problem(served: Serving, s
         assert (answer.status_code, answer.json()["code"]) == (400, "bad-request"), answer.text
 
 
-def test_every_incident_that_a_client_is_told_is_logged(
-    served: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_incident_that_a_client_is_told_is_logged(served, monkeypatch, capsys):
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a secret of the daemon")
 
@@ -192,9 +190,7 @@ def test_every_incident_that_a_client_is_told_is_logged(
         assert f"incident {answer.json()['incident']} in GET /v1/stats" in line
 
 
-def test_lines_of_worker_threads_name_the_request(
-    served: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_of_worker_threads_name_the_request(served, monkeypatch, capsys):
     stats = served.daemon.store.stats
 
     def logs() -> object:
@@ -208,7 +204,7 @@ def test_lines_of_worker_threads_name_the_request(
     assert capsys.readouterr().err.endswith(f"WARNING a: said [request {request_id}]\n")
 
 
-def test_a_refusal_reaches_a_client_still_sending(served: Serving) -> None:
+def test_a_refusal_reaches_a_client_still_sending(served):
     """Closing while bytes are unread would reset the connection, and lose the answer."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(READY_S)
@@ -218,7 +214,7 @@ def test_a_refusal_reaches_a_client_still_sending(served: Serving) -> None:
         assert refused(sock.recv(1 << 16))[0] == 404
 
 
-def test_a_body_that_goes_on_after_its_answer_ends(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_goes_on_after_its_answer_ends(served, monkeypatch):
     monkeypatch.setattr(http_protocol, "REST_TIMEOUT_S", 0.05)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(READY_S)
@@ -240,9 +236,7 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(("path", "body", "field", "meant"), MISSPELT)
-def test_a_misspelt_member_is_named_and_nothing_is_done(
-    served: Serving, path: str, body: dict[str, object], field: str, meant: str
-) -> None:
+def test_a_misspelt_member_is_named_and_nothing_is_done(served, path, body, field, meant):
     sessions = len(served.daemon.sessions)
     answer = served.http().post(path, json=body)
     assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (400, "bad-request", field)
@@ -250,13 +244,13 @@ def test_a_misspelt_member_is_named_and_nothing_is_done(
     assert len(served.store.entries().entries) == 1 and len(served.daemon.sessions) == sessions
 
 
-def test_a_purge_with_unknown_filters_is_refused_by_name(served: Serving) -> None:
+def test_a_purge_with_unknown_filters_is_refused_by_name(served):
     headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
     answer = served.http().post("/v1/purge", json={"all": True, "unless": "x"}, headers=headers)
     assert (answer.status_code, answer.json()["field"]) == (400, "unless")
 
 
-def test_a_job_that_names_its_protocol_may_say_more_in_it(served: Serving) -> None:
+def test_a_job_that_names_its_protocol_may_say_more_in_it(served):
     assert served.job().resolve(said_by_later_versions=1).status_code == 200
 
 
@@ -270,21 +264,19 @@ def test_a_job_that_names_its_protocol_may_say_more_in_it(served: Serving) -> No
         (f"DELETE /v1/entries/{ABSENT}?dry_run=true", "dry_run", "none"),
     ],
 )
-def test_a_query_parameter_that_means_nothing_is_named(
-    served: Serving, request_line: str, field: str, meant: str
-) -> None:
+def test_a_query_parameter_that_means_nothing_is_named(served, request_line, field, meant):
     answer = served.http().request(*request_line.split(), content=b'{"all": true}')
     assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (400, "bad-request", field)
     assert answer.json()["detail"].endswith(meant + "?" * (meant == "name"))
     assert len(served.store.entries().entries) == 1
 
 
-def test_what_monitors_ask_may_carry_a_query(served: Serving) -> None:
+def test_what_monitors_ask_may_carry_a_query(served):
     for path in ("/healthz", "/metrics"):
         assert served.http().get(f"{path}?at=1").status_code == 200
 
 
-def test_a_recipe_that_is_none_is_told_in_plain_words(served: Serving) -> None:
+def test_a_recipe_that_is_none_is_told_in_plain_words(served):
     for answer in (
         served.http().get("/v1/entries?recipe=zz"),
         served.http().post("/v1/purge", json={"recipe": "zz"}),

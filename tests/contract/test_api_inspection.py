@@ -28,7 +28,7 @@ def become(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int | None) ->
     return served.http()
 
 
-def test_entries_come_in_pages_that_lose_and_repeat_nothing(served: Serving) -> None:
+def test_entries_come_in_pages_that_lose_and_repeat_nothing(served):
     for name in range(7):
         put(served.store, name)
     http = served.http()
@@ -44,7 +44,7 @@ def test_entries_come_in_pages_that_lose_and_repeat_nothing(served: Serving) -> 
     assert len(found) == 7 and set(found) == keys(served)
 
 
-def test_a_look_up_waits_for_no_listing(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_waits_for_no_listing(served, monkeypatch):
     job, go_on, begun = served.job(), threading.Event(), threading.Semaphore(0)
     entries = served.store.entries
 
@@ -66,7 +66,7 @@ def test_a_look_up_waits_for_no_listing(served: Serving, monkeypatch: pytest.Mon
         assert [one.result().status_code for one in listings] == [200] * QUICK_THREADS
 
 
-def test_a_recipe_is_shown_with_its_parts(served: Serving) -> None:
+def test_a_recipe_is_shown_with_its_parts(served):
     put(served.store, "a")
     http = served.http()
     [listed] = http.get("/v1/recipes").json()["recipes"]
@@ -74,14 +74,14 @@ def test_a_recipe_is_shown_with_its_parts(served: Serving) -> None:
     assert http.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
 
 
-def test_odd_names_break_no_answer(served: Serving) -> None:
+def test_odd_names_break_no_answer(served):
     job = served.job()
     body = f'{{"recipe": "{job.recipe}", "name": "n", "register": {{"file": "a\\udcff"}}}}'
     assert job.http.post("/v1/resolve", content=body).status_code == 200
     assert served.http().get(f"/v1/recipes/{job.recipe}").json()["parts"]["file"] == "a\udcff"
 
 
-def test_parts_that_are_nested_too_deeply_are_a_bad_request(served: Serving) -> None:
+def test_parts_that_are_nested_too_deeply_are_a_bad_request(served):
     for depth in (300, 600, 900, 940, 980, 20_000):
         parts = '{"a":' * depth + "1" + "}" * depth
         body = f'{{"recipe": "{depth:064x}", "name": "n", "register": {parts}}}'
@@ -89,7 +89,7 @@ def test_parts_that_are_nested_too_deeply_are_a_bad_request(served: Serving) -> 
         assert answer.status_code == 200 or answer.json()["code"] == "bad-request", (depth, answer.text)
 
 
-def test_what_is_not_there_is_a_problem(served: Serving) -> None:
+def test_what_is_not_there_is_a_problem(served):
     absent = (f"/v1/entries/{ABSENT}", f"/v1/entries/{ABSENT}/data", f"/v1/recipes/{ABSENT}")
     for path in (*absent, "/nowhere", "/v1/entries/", "/docs/"):
         answer = served.http().get(path)
@@ -97,9 +97,7 @@ def test_what_is_not_there_is_a_problem(served: Serving) -> None:
         assert answer.headers["content-type"] == "application/problem+json", path
 
 
-def test_the_log_says_who_purged_how_much(
-    served: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_who_purged_how_much(served, monkeypatch, caplog):
     caplog.set_level("INFO", "prepcached")
     refs = [put(served.store, name).artifacts[0] for name in range(3)]
     http = become(served, monkeypatch, 0)
@@ -111,7 +109,7 @@ def test_the_log_says_who_purged_how_much(
     assert [line.partition(",")[0] for line in said] == ["uid 0 purged 1 entry", "uid 0 purged 2 entries"]
 
 
-def test_a_purge_must_say_what(served: Serving) -> None:
+def test_a_purge_must_say_what(served):
     put(served.store, "a")
     for body in ({}, {"all": False}, {"all": True, "recipe": RECIPE}, {"produced_by": ""}):
         answer = served.http().post("/v1/purge", json=body)
@@ -119,7 +117,7 @@ def test_a_purge_must_say_what(served: Serving) -> None:
         assert len(keys(served)) == 1
 
 
-def test_a_purge_spares_another_users_newer_entry(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge_spares_another_users_newer_entry(served, monkeypatch):
     [ref] = put(served.store, "a").artifacts
     entry = served.store.entry
 
@@ -133,9 +131,7 @@ def test_a_purge_spares_another_users_newer_entry(served: Serving, monkeypatch: 
     assert entry(ref.key).owner == 4242
 
 
-def test_another_user_may_look_but_neither_purge_nor_pin(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_user_may_look_but_neither_purge_nor_pin(served, monkeypatch):
     [ref] = put(served.store, "a").artifacts
     job = served.job()
     http = job.http = become(served, monkeypatch, 12345)
@@ -154,7 +150,7 @@ def test_another_user_may_look_but_neither_purge_nor_pin(
     assert keys(served) == {ref.key} and not served.store.entry(ref.key).is_pinned
 
 
-def test_metrics_have_a_sentence_of_their_own_and_units(served: Serving) -> None:
+def test_metrics_have_a_sentence_of_their_own_and_units(served):
     put(served.store, "a")
     http = served.http()
     text = http.get("/metrics").text
@@ -171,7 +167,7 @@ def test_metrics_have_a_sentence_of_their_own_and_units(served: Serving) -> None
     assert not [told for told in names.values() if "_" in told or not told.endswith(".")]
 
 
-def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
+def test_info_stats_and_metrics_agree_with_the_store(served):
     job = served.job()
     job.fill(served.store.staging, "abc")
     http = served.http()
@@ -186,7 +182,7 @@ def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
     assert 'route="/v1/leases/{lease_id}/commit"' in metrics
 
 
-def test_sessions_are_listed_with_what_they_hold_and_have_leased(served: Serving) -> None:
+def test_sessions_are_listed_with_what_they_hold_and_have_leased(served):
     job, idle = served.job("a job"), served.job("idle")
     [ref] = job.fill(served.store.staging, "abc")["artifacts"]
     generation = job.resolve().json()["generation"]
@@ -203,7 +199,7 @@ def test_sessions_are_listed_with_what_they_hold_and_have_leased(served: Serving
 
 
 @pytest.mark.parametrize("kind", ["whole", "chunked"])
-def test_an_unexpected_body_is_refused(served: Serving, kind: str) -> None:
+def test_an_unexpected_body_is_refused(served, kind):
     put(served.store, "a")
     [key] = keys(served)
     body: Any = b'{"dry_run": true}' if kind == "whole" else iter([b'{"dry_run": true}'])
@@ -217,7 +213,7 @@ def test_an_unexpected_body_is_refused(served: Serving, kind: str) -> None:
     assert served.http().delete(f"/v1/entries/{key}").status_code == 200
 
 
-def test_an_entry_that_a_job_found_to_differ_is_removed(served: Serving) -> None:
+def test_an_entry_that_a_job_found_to_differ_is_removed(served):
     key = put(served.store, "a").artifacts[0].key
     other = put(served.store, "b").artifacts[0].key
     body = {"keys": [key], "differs": "item 3 differs"}
@@ -228,9 +224,7 @@ def test_an_entry_that_a_job_found_to_differ_is_removed(served: Serving) -> None
     assert served.store.check() == []
 
 
-def test_only_who_may_purge_an_entry_may_have_it_taken_away(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_who_may_purge_an_entry_may_have_it_taken_away(served, monkeypatch):
     key = put(served.store, "a").artifacts[0].key
     body = {"keys": [key], "differs": "so I say"}
     answer = become(served, monkeypatch, 4242).post("/v1/verify", json=body)

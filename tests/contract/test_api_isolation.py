@@ -59,7 +59,7 @@ def keys(http: httpx.Client, **query: Any) -> list[str]:
     return [entry["key"] for entry in http.get("/v1/entries", params=query).json()["entries"]]
 
 
-def test_a_user_is_given_what_he_made_and_nothing_of_anothers(served: Serving) -> None:
+def test_a_user_is_given_what_he_made_and_nothing_of_anothers(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.fill(served.store.staging, "ab", seed=1)
     assert bob.resolve().json() == {**bob.resolve().json(), "generation": 0, "artifacts": []}
@@ -69,7 +69,7 @@ def test_a_user_is_given_what_he_made_and_nothing_of_anothers(served: Serving) -
     assert not served.store.check()
 
 
-def test_one_users_lease_keeps_no_other_from_the_same_items(served: Serving) -> None:
+def test_one_users_lease_keeps_no_other_from_the_same_items(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     second = job_of(served, ALICE)
     for job in (alice, bob, second):
@@ -81,7 +81,7 @@ def test_one_users_lease_keeps_no_other_from_the_same_items(served: Serving) -> 
     assert alice.lease("c").json()["is_waited_for"] and not bob.lease("c").json()["is_waited_for"]
 
 
-def test_trusted_users_share_with_each_other_alone(served: Serving) -> None:
+def test_trusted_users_share_with_each_other_alone(served):
     alice, carol, dave = (job_of(served, uid) for uid in (ALICE, CAROL, DAVE))
     alice.fill(served.store.staging, "ab", seed=1)
     assert carol.resolve().json()["artifacts"] == []
@@ -89,7 +89,7 @@ def test_trusted_users_share_with_each_other_alone(served: Serving) -> None:
     assert dave.resolve().json()["artifacts"] == carol.resolve().json()["artifacts"] != []
 
 
-def test_holders_of_the_token_share_with_each_other_alone(served: Serving) -> None:
+def test_holders_of_the_token_share_with_each_other_alone(served):
     alice = job_of(served, ALICE)
     put(served.store, "a", scope=f".{TOKEN_UID}", owner_uid=TOKEN_UID)
     assert alice.resolve().json()["artifacts"] == []
@@ -98,7 +98,7 @@ def test_holders_of_the_token_share_with_each_other_alone(served: Serving) -> No
     assert record.digest == RECIPE and record.entries == 1
 
 
-def test_entries_of_others_are_not_there(served: Serving) -> None:
+def test_entries_of_others_are_not_there(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     [hers] = alice.fill(served.store.staging, "ab")["artifacts"]
     path, http = f"/v1/entries/{hers['key']}", bob.http
@@ -126,7 +126,7 @@ def test_entries_of_others_are_not_there(served: Serving) -> None:
     assert alice.http.get(f"/v1/recipes/{RECIPE}").json()["entries"] == 1
 
 
-def test_of_the_jobs_and_names_of_others_nothing_is_told(served: Serving) -> None:
+def test_of_the_jobs_and_names_of_others_nothing_is_told(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.resolve(name="alices.secret")
     alice.fill(served.store.staging, "ab")
@@ -138,7 +138,7 @@ def test_of_the_jobs_and_names_of_others_nothing_is_told(served: Serving) -> Non
     assert f"job of {ALICE}" in page and "alices.secret" in page
 
 
-def test_a_miss_is_explained_to_the_user_whose_job_missed(served: Serving) -> None:
+def test_a_miss_is_explained_to_the_user_whose_job_missed(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     for seed, job in enumerate((alice, bob)):
         job.fill(served.store.staging, "a", seed=seed)
@@ -148,7 +148,7 @@ def test_a_miss_is_explained_to_the_user_whose_job_missed(served: Serving) -> No
     assert told[0]["summary"] == "b.txt changed" != told[1]["summary"]
 
 
-def test_users_who_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+def test_users_who_cannot_be_told_apart_are_refused(tmp_path):
     with isolated(tmp_path) as served:
         refused = as_user(served, NOBODY_UID).get("/v1/entries")
         assert refused.json()["code"] == "forbidden" and "user namespace" in refused.json()["detail"]
@@ -157,7 +157,7 @@ def test_users_who_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
         assert as_user(served, NOBODY_UID).get("/v1/entries").status_code == 200
 
 
-def test_the_trusted_see_everybodys_entries_and_change_none(served: Serving) -> None:
+def test_the_trusted_see_everybodys_entries_and_change_none(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
     bob.fill(served.store.staging, "ab", seed=2)
@@ -170,7 +170,7 @@ def test_the_trusted_see_everybodys_entries_and_change_none(served: Serving) -> 
     assert "another" not in carol.post("/v1/explain", json={"key": hers["key"]}).json()["summary"]
 
 
-def test_what_a_user_pins_and_removes_is_his_own_of_this_key(served: Serving) -> None:
+def test_what_a_user_pins_and_removes_is_his_own_of_this_key(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
     bob.fill(served.store.staging, "ab", seed=2)
@@ -181,7 +181,7 @@ def test_what_a_user_pins_and_removes_is_his_own_of_this_key(served: Serving) ->
     assert bob.resolve().json()["artifacts"] == []
 
 
-def test_a_trusted_user_changes_what_trusted_jobs_share(served: Serving) -> None:
+def test_a_trusted_user_changes_what_trusted_jobs_share(served):
     alice, carol = job_of(served, ALICE), job_of(served, CAROL)
     alice.resolve(register={"said by": "alice"})
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
@@ -198,7 +198,7 @@ def test_a_trusted_user_changes_what_trusted_jobs_share(served: Serving) -> None
     assert [one["digest"] for one in alice.resolve().json()["artifacts"]] == [hers["digest"]]
 
 
-def test_a_job_of_an_admin_takes_away_only_what_it_was_given(served: Serving) -> None:
+def test_a_job_of_an_admin_takes_away_only_what_it_was_given(served):
     alice, dave = job_of(served, ALICE), job_of(served, DAVE)
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
     dave.fill(served.store.staging, "ab", seed=2)
@@ -209,7 +209,7 @@ def test_a_job_of_an_admin_takes_away_only_what_it_was_given(served: Serving) ->
     assert [one["digest"] for one in alice.resolve().json()["artifacts"]] == [hers["digest"]]
 
 
-def test_an_equal_artifact_of_another_user_is_not_ones_own(served: Serving) -> None:
+def test_an_equal_artifact_of_another_user_is_not_ones_own(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.fill(served.store.staging, "ab")
     lease = bob.leased("ab")
@@ -219,7 +219,7 @@ def test_an_equal_artifact_of_another_user_is_not_ones_own(served: Serving) -> N
     assert len(alice.resolve().json()["artifacts"]) == 1 and not served.store.check()
 
 
-def test_many_small_artifacts_merge_within_a_user(tmp_path: Path) -> None:
+def test_many_small_artifacts_merge_within_a_user(tmp_path):
     scopes = f".{ALICE}", f".{BOB}"
     with contextlib.closing(Store(tmp_path, limits=ROOMY)) as store:
         for name in "abcdefgh":
@@ -233,7 +233,7 @@ def test_many_small_artifacts_merge_within_a_user(tmp_path: Path) -> None:
         assert not store.check()
 
 
-def test_entries_after_a_restart_stay_with_their_user(tmp_path: Path) -> None:
+def test_entries_after_a_restart_stay_with_their_user(tmp_path):
     with isolated(tmp_path) as served:
         alice = job_of(served, ALICE)
         alice.fill(served.store.staging, "ab")
@@ -246,7 +246,7 @@ def test_entries_after_a_restart_stay_with_their_user(tmp_path: Path) -> None:
         assert len(job_of(served, ALICE).resolve().json()["artifacts"]) == 1
 
 
-def test_a_job_under_way_stops_sharing_with_former_peers(tmp_path: Path) -> None:
+def test_a_job_under_way_stops_sharing_with_former_peers(tmp_path):
     with isolated(tmp_path) as served:
         carol = job_of(served, CAROL)
         lease = carol.leased("ab")
@@ -260,7 +260,7 @@ def test_a_job_under_way_stops_sharing_with_former_peers(tmp_path: Path) -> None
         assert dave.lease("ab").json()["granted"] == [0, 1]
 
 
-def test_an_index_made_again_from_files_has_the_same_scopes(tmp_path: Path) -> None:
+def test_an_index_made_again_from_files_has_the_same_scopes(tmp_path):
     with isolated(tmp_path) as served:
         for number, uid in enumerate((ALICE, BOB, CAROL)):
             job_of(served, uid).fill(served.store.staging, "ab", seed=number)
@@ -272,9 +272,7 @@ def test_an_index_made_again_from_files_has_the_same_scopes(tmp_path: Path) -> N
     assert len({*map(str, before.values())}) == 3 and before[CAROL] == before[DAVE]
 
 
-def test_users_are_not_isolated_where_files_keep_no_marks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_are_not_isolated_where_files_keep_no_marks(tmp_path, monkeypatch):
     monkeypatch.setattr(Store, "keeps_marks", lambda _: False)
     with serving(tmp_path / "shared"):
         pass
@@ -286,7 +284,7 @@ def resolved(served: Serving, uid: int) -> list[str]:
     return [one["digest"] for one in job_of(served, uid).resolve().json()["artifacts"]]
 
 
-def test_entries_of_before_are_given_to_nobody_and_found_again(tmp_path: Path) -> None:
+def test_entries_of_before_are_given_to_nobody_and_found_again(tmp_path):
     with serving(tmp_path) as served:
         [shared] = job_of(served, ALICE).fill(served.store.staging, "ab")["artifacts"]
     with isolated(tmp_path) as served:
@@ -297,7 +295,7 @@ def test_entries_of_before_are_given_to_nobody_and_found_again(tmp_path: Path) -
         assert resolved(served, BOB) == [shared["digest"]]
 
 
-def test_recipes_of_before_are_shown_to_trusted_users_alone(tmp_path: Path) -> None:
+def test_recipes_of_before_are_shown_to_trusted_users_alone(tmp_path):
     """Others share them."""
     with serving(tmp_path) as served:
         [hers] = job_of(served, ALICE).fill(served.store.staging, "ab")["artifacts"]
@@ -308,7 +306,7 @@ def test_recipes_of_before_are_shown_to_trusted_users_alone(tmp_path: Path) -> N
         assert carol.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
 
 
-def test_nothing_that_names_artifacts_is_readable_for_the_group(served: Serving) -> None:
+def test_nothing_that_names_artifacts_is_readable_for_the_group(served):
     root = Path(served.store.root) / "v1"
     modes = {path.name: path.stat().st_mode & 0o077 for path in root.glob("index.sqlite*")}
     assert modes and not any(modes.values())

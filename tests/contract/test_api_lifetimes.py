@@ -55,7 +55,7 @@ def pidfds() -> int:
     return sum("pidfd" in target for _, target in descriptors())
 
 
-def test_a_session_ends_with_its_process(tmp_path: Path) -> None:
+def test_a_session_ends_with_its_process(tmp_path):
     """By the kernel's word alone: the clock stands still."""
     code = """if True:
         import http.client, json, os, socket, sys
@@ -78,9 +78,7 @@ def test_a_session_ends_with_its_process(tmp_path: Path) -> None:
         assert other.heartbeat().status_code == 200
 
 
-def test_a_session_that_cannot_be_watched_ends_by_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_cannot_be_watched_ends_by_silence(tmp_path, monkeypatch):
     clock = Clock(1000.0)
     monkeypatch.setattr("prepcached.auth.Peer.open_pidfd", lambda self: None)
     with serving(tmp_path, clock) as served:
@@ -95,9 +93,7 @@ def test_a_session_that_cannot_be_watched_ends_by_silence(
         assert other.lease("a").json()["granted"] == [0]
 
 
-def test_purged_artifacts_are_told_until_they_are_dropped(
-    tmp_path: Path,
-) -> None:
+def test_purged_artifacts_are_told_until_they_are_dropped(tmp_path):
     with serving(tmp_path) as served:
         first, second = (put(served.store, name).artifacts[0] for name in "ab")
         job = served.job()
@@ -111,7 +107,7 @@ def test_purged_artifacts_are_told_until_they_are_dropped(
 
 
 @pytest.mark.parametrize("seen_commits", [0, 1])
-def test_a_new_daemon_does_not_grant_committed_items(tmp_path: Path, seen_commits: int) -> None:
+def test_a_new_daemon_does_not_grant_committed_items(tmp_path, seen_commits):
     with serving(tmp_path) as served:
         job, other = served.job("job"), served.job("other")
         seen = job.resolve().json()["generation"]
@@ -124,7 +120,7 @@ def test_a_new_daemon_does_not_grant_committed_items(tmp_path: Path, seen_commit
         assert answer["granted"] == [] and answer["look_again"]["generation"] > seen
 
 
-def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path: Path) -> None:
+def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path):
     with serving(tmp_path) as served:
         [ref] = put(served.store, "a").artifacts
         job = served.job("job")
@@ -139,9 +135,7 @@ def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path: Path) -> N
         assert list(Path(served.store.staging).iterdir()) == []
 
 
-def test_a_stop_finishes_the_commit_that_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_finishes_the_commit_that_is_under_way(tmp_path, monkeypatch):
     answers: list[Any] = []
     with serving(tmp_path) as served:
         job = served.job()
@@ -162,9 +156,7 @@ def test_a_stop_finishes_the_commit_that_is_under_way(
 
 
 @pytest.mark.parametrize("work", ["purge", "verify"])
-def test_a_stop_gives_the_root_back_after_the_last_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
-) -> None:
+def test_a_stop_gives_the_root_back_after_the_last_thread(tmp_path, monkeypatch, work):
     """A request that takes too long is cancelled; its thread is not."""
     monkeypatch.setattr(daemon_server, "STOP_TIMEOUT_S", 0)
     begun, may_go_on = threading.Event(), threading.Event()
@@ -199,9 +191,7 @@ def test_a_stop_gives_the_root_back_after_the_last_thread(
     assert order == ["done", "closed"]
 
 
-def test_a_stop_breaks_off_a_purge_between_two_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_breaks_off_a_purge_between_two_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(eviction, "BATCH", 1)
     begun, may_go_on = threading.Event(), threading.Event()
     remove = eviction.remove
@@ -233,7 +223,7 @@ def test_a_stop_breaks_off_a_purge_between_two_batches(
         assert served.store.stats().entries == 2
 
 
-def test_a_commit_outlives_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_outlives_its_session(tmp_path, monkeypatch):
     with serving(tmp_path) as served:
         job, other = served.job("dying"), served.job("other")
         lease = job.leased("abc")
@@ -255,7 +245,7 @@ def test_a_commit_outlives_its_session(tmp_path: Path, monkeypatch: pytest.Monke
         assert served.store.entry(key).holds == 1, "the dead session's hold is gone, the other's is there"
 
 
-def test_a_download_whose_client_stalls_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_whose_client_stalls_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
     with serving(tmp_path) as served:
         [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
@@ -265,9 +255,7 @@ def test_a_download_whose_client_stalls_is_ended(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", ["request", "answer"])
-def test_a_stop_breaks_off_who_pauses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+def test_a_stop_breaks_off_who_pauses(tmp_path, monkeypatch, caplog, kind):
     monkeypatch.setattr(daemon_server, "STOP_TIMEOUT_S", 1)
     with serving(tmp_path) as served, socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(served.uds))
@@ -284,9 +272,7 @@ def test_a_stop_breaks_off_who_pauses(
     assert not [one for one in caplog.records if one.exc_info]
 
 
-def test_sessions_are_bounded_for_each_user_and_in_all(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_are_bounded_for_each_user_and_in_all(served, monkeypatch):
     jobs = [served.job(), served.job()]
     for name, limit in (("MAX_PER_USER", 2), ("MAX_SESSIONS", 1)):
         monkeypatch.setattr(daemon_module, name, limit)
@@ -296,7 +282,7 @@ def test_sessions_are_bounded_for_each_user_and_in_all(
         jobs.pop().close()
 
 
-def test_progress_is_shown_until_it_has_ended(served: Serving) -> None:
+def test_progress_is_shown_until_it_has_ended(served):
     job = served.job()
 
     def shown(recipe: str, done: int) -> list[tuple[str, int]]:
@@ -319,9 +305,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     found.close()
 
 
-def test_a_stop_that_a_thread_holds_up_ends_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_that_a_thread_holds_up_ends_the_process(tmp_path, monkeypatch):
     """As a write that hangs in the kernel, which nothing can break off."""
     monkeypatch.setattr(daemon_server, "STOP_LIMIT_S", 0.2)
     begun, ended = threading.Event(), threading.Event()
@@ -350,7 +334,7 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
     asking.join(READY_S)
 
 
-def test_a_start_waits_as_long_as_a_stop_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_waits_as_long_as_a_stop_may_take(tmp_path, monkeypatch):
     """The daemon before it has let go of its socket, and of its root at the last moment."""
     before, now = Root(str(tmp_path / "root")), [0.0]
 
@@ -363,9 +347,7 @@ def test_a_start_waits_as_long_as_a_stop_may_take(tmp_path: Path, monkeypatch: p
     start.take(Settings(root=tmp_path / "root", uds=tmp_path / "sock"), {}).close()
 
 
-def test_a_stop_on_a_disk_that_became_read_only_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_on_a_disk_that_became_read_only_is_whole(tmp_path, monkeypatch):
     def fails(path: Path, **_: bool) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
@@ -375,16 +357,14 @@ def test_a_stop_on_a_disk_that_became_read_only_is_whole(
         assert wait_until(lambda: served.store.is_closed)
 
 
-def test_a_stop_ends_within_ten_seconds() -> None:
+def test_a_stop_ends_within_ten_seconds():
     assert start.STOP_LIMIT_S < 10
     assert daemon_server.STOP_TIMEOUT_S + tier.DRAIN_S <= start.STOP_LIMIT_S, (
         "requests and copies are given an end"
     )
 
 
-def test_a_stop_breaks_off_a_verification_within_an_artifact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_breaks_off_a_verification_within_an_artifact(tmp_path, monkeypatch):
     read = staging._read
     offsets: list[int] = []
     with serving(tmp_path) as served:
@@ -404,7 +384,7 @@ def test_a_stop_breaks_off_a_verification_within_an_artifact(
     assert offsets == [0]
 
 
-def test_a_stop_breaks_off_a_merge(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_breaks_off_a_merge(store, monkeypatch):
     names = [str(number) for number in range(8)]
     for name in names:
         put(store, name)

@@ -45,7 +45,7 @@ def http(served: Serving, port: int) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_job_with_the_token_fills_the_cache(served: Serving, http: httpx.Client) -> None:
+def test_a_job_with_the_token_fills_the_cache(served, http):
     job = open_job(http)
     done = job.fill(served.store.staging, "abc")
     key = done["artifacts"][0]["key"]
@@ -57,7 +57,7 @@ def test_a_job_with_the_token_fills_the_cache(served: Serving, http: httpx.Clien
 WRONG = ["", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN]
 
 
-def test_without_the_token_nothing_is_answered_but_liveness(served: Serving, http: httpx.Client) -> None:
+def test_without_the_token_nothing_is_answered_but_liveness(served, http):
     for authorization in (*WRONG, "Bearer \xff"):
         headers = {b"authorization": authorization.encode("latin-1")}
         for path in ("/v1/info", "/v1/entries", "/metrics", "/docs", "/openapi.json", "/nowhere"):
@@ -67,9 +67,7 @@ def test_without_the_token_nothing_is_answered_but_liveness(served: Serving, htt
         assert http.get("/healthz", headers=headers).status_code == 200  # type: ignore[arg-type]
 
 
-def test_a_missing_or_wrong_token_is_told_with_the_remedy(
-    served: Serving, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_wrong_token_is_told_with_the_remedy(served, port, monkeypatch):
     for token, told in (("", "and none was sent"), ("wrong-horse-battery-staple", "is not this daemon's")):
         monkeypatch.setenv("PREPCACHE_TOKEN", token)
         with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(Unauthorized) as refused:
@@ -78,14 +76,14 @@ def test_a_missing_or_wrong_token_is_told_with_the_remedy(
         assert "horse" not in refused.value.message
 
 
-def test_a_foreign_name_is_refused(served: Serving, http: httpx.Client) -> None:
+def test_a_foreign_name_is_refused(served, http):
     for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "["):
         assert http.get("/v1/info", headers={"host": host}).json()["code"] == "forbidden"
     for host in ("localhost", "127.0.0.1:9", "[::1]:9"):
         assert http.get("/v1/info", headers={"host": host}).status_code == 200
 
 
-def test_a_header_that_decides_is_sent_once(served: Serving) -> None:
+def test_a_header_that_decides_is_sent_once(served):
     for name in ("Host", "Origin", "Authorization", "User-Agent"):
         twice = f"{name}: 127.0.0.1\r\n{name}: localhost\r\n"
         head = f"GET /v1/info HTTP/1.1\r\n{twice}Connection: close\r\n\r\n"
@@ -93,23 +91,21 @@ def test_a_header_that_decides_is_sent_once(served: Serving) -> None:
         assert answer.startswith(b"HTTP/1.1 400 ") and b"was sent more than once" in answer, name
 
 
-def test_a_foreign_origin_is_refused_and_an_own_one_is_not(
-    served: Serving, http: httpx.Client, port: int
-) -> None:
+def test_a_foreign_origin_is_refused_and_an_own_one_is_not(served, http, port):
     own = {"origin": f"http://127.0.0.1:{port}"}
     assert http.get("/v1/info", headers=own).status_code == 200
     for origin in ("null", "http://[", "http://evil.example", f"http://127.0.0.1:{port}.evil.example"):
         assert http.get("/v1/info", headers={"origin": origin}).json()["code"] == "forbidden"
 
 
-def test_the_token_makes_nobody_an_admin(served: Serving, http: httpx.Client) -> None:
+def test_the_token_makes_nobody_an_admin(served, http):
     [ref] = put(served.store, "a").artifacts
     assert http.delete(f"/v1/entries/{ref.key}").json()["code"] == "forbidden"
     assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 0
     assert served.store.entry(ref.key).items == 1
 
 
-def test_a_session_of_the_socket_is_not_taken_over_by_tcp(served: Serving, http: httpx.Client) -> None:
+def test_a_session_of_the_socket_is_not_taken_over_by_tcp(served, http):
     job = served.job()
     job.http = http
     assert job.heartbeat().json()["code"] == "unknown-session"
@@ -122,9 +118,7 @@ def slots(monkeypatch: pytest.MonkeyPatch) -> Slots:
     return found
 
 
-def test_tcp_connections_leave_slots_for_others(
-    slots: Slots, served: Serving, port: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tcp_connections_leave_slots_for_others(slots, served, port, caplog):
     with contextlib.ExitStack() as stack, caplog.at_level(logging.WARNING):
         for _ in range(12):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -136,12 +130,12 @@ def test_tcp_connections_leave_slots_for_others(
     assert wait_until(lambda: not slots.open[None])
 
 
-def test_a_connection_without_a_token_is_closed(served: Serving, port: int) -> None:
+def test_a_connection_without_a_token_is_closed(served, port):
     with httpx.Client() as client:
         assert client.get(f"http://127.0.0.1:{port}/v1/info").headers["connection"] == "close"
 
 
-def test_one_user_leaves_slots_for_others(slots: Slots, served: Serving) -> None:
+def test_one_user_leaves_slots_for_others(slots, served):
     uid = os.getuid()
     with contextlib.ExitStack() as stack:
         for _ in range(10):
@@ -154,7 +148,7 @@ def test_one_user_leaves_slots_for_others(slots: Slots, served: Serving) -> None
     assert wait_until(lambda: not slots.open[uid])
 
 
-def test_metrics_are_served_apart_without_a_token(tmp_path: Path, port: int) -> None:
+def test_metrics_are_served_apart_without_a_token(tmp_path, port):
     with (
         serving(tmp_path, metrics_listen=f"127.0.0.1:{port}") as served,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"host": "box:9109"}) as scraper,
@@ -168,9 +162,7 @@ def test_metrics_are_served_apart_without_a_token(tmp_path: Path, port: int) -> 
         assert served.http().get("/v1/info").status_code == 200
 
 
-def test_a_reload_changes_token_people_limits_and_log_level(
-    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reload_changes_token_people_limits_and_log_level(tmp_path, port, monkeypatch):
     admin, friend, other = (os.geteuid() + n for n in (1, 2, 3))
     given = {"host": "127.0.0.1", "port": port, "isolation": "user"}
     reloaded = {

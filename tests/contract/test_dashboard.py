@@ -5,16 +5,14 @@ import os
 import re
 import time
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import quote
 
 import httpx
-import pytest
 
 from prepcache.digests import RecipeDigest
 from prepcached.auth import Peer
 from prepcached.dashboard import pages
-from support.serving import Serving, serving, wait_until
+from support.serving import serving, wait_until
 from support.stores import RECIPE, put
 
 BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
@@ -45,7 +43,7 @@ def recipe(number: int) -> RecipeDigest:
     return RecipeDigest(hashlib.sha256(b"%d" % number).hexdigest())
 
 
-def test_an_empty_store_has_a_page(served: Serving) -> None:
+def test_an_empty_store_has_a_page(served):
     answer = served.http().get("/", headers=BROWSER)
     seen = Seen(answer.text)
     assert answer.status_code == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -55,7 +53,7 @@ def test_an_empty_store_has_a_page(served: Serving) -> None:
     assert refreshed in answer.text, "where scripts are off"
 
 
-def test_it_shows_hits_jobs_and_what_is_kept(served: Serving) -> None:
+def test_it_shows_hits_jobs_and_what_is_kept(served):
     for name in range(3):
         put(served.store, name, cost_s=1.0)
     job = served.job("train.py")
@@ -75,7 +73,7 @@ def test_it_shows_hits_jobs_and_what_is_kept(served: Serving) -> None:
         assert part in text, part
 
 
-def test_what_strangers_call_things_is_text(served: Serving) -> None:
+def test_what_strangers_call_things_is_text(served):
     served.store.register(recipe(1), EVIL, {"format": 1})
     put(served.store, 1, recipe=recipe(1))
     job = served.job("<img src=x>")
@@ -88,7 +86,7 @@ def test_what_strangers_call_things_is_text(served: Serving) -> None:
         assert all(character.isprintable() for character in seen.text.replace("\n", ""))
 
 
-def test_nothing_is_loaded_from_elsewhere(served: Serving) -> None:
+def test_nothing_is_loaded_from_elsewhere(served):
     put(served.store, 1)
     http = served.http()
     answer = http.get("/")
@@ -103,7 +101,7 @@ def test_nothing_is_loaded_from_elsewhere(served: Serving) -> None:
         assert "http" not in http.get(asset).text and "url(" not in http.get(asset).text
 
 
-def test_a_page_is_light_and_follows_within_two_seconds(served: Serving) -> None:
+def test_a_page_is_light_and_follows_within_two_seconds(served):
     for number in range(30):
         served.store.register(recipe(number), f"project.tokenize_{number}", {"format": 1})
         put(served.store, number, recipe=recipe(number))
@@ -115,7 +113,7 @@ def test_a_page_is_light_and_follows_within_two_seconds(served: Serving) -> None
     assert int(every_ms) <= 2000
 
 
-def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
+def test_a_page_of_very_much_is_bounded(served):
     for number in range(pages.MAX_NAMES + 2):
         name = f"name{number}" + "<&>" * 80
         served.store.register(recipe(number), name[:250], {"format": 1})
@@ -131,7 +129,7 @@ def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
     assert len(page) < 250_000  # of names that are nothing but markup
 
 
-def test_names_sort_by_each_column_largest_first(served: Serving) -> None:
+def test_names_sort_by_each_column_largest_first(served):
     for number, items in enumerate((2, 9, 5)):
         served.store.register(recipe(number), f"name{number}", {"format": 1})
         put(served.store, *[f"{number}.{k}" for k in range(items)], recipe=recipe(number))
@@ -145,7 +143,7 @@ def test_names_sort_by_each_column_largest_first(served: Serving) -> None:
     assert order("name") == ["name0", "name1", "name2"]
 
 
-def test_entries_are_searched_by_name_and_recipe(served: Serving) -> None:
+def test_entries_are_searched_by_name_and_recipe(served):
     for number, name in enumerate(("alpha.one", "alpha.two", "beta")):
         served.store.register(recipe(number), name, {"format": 1})
         put(served.store, number, recipe=recipe(number))
@@ -158,7 +156,7 @@ def test_entries_are_searched_by_name_and_recipe(served: Serving) -> None:
     assert (found(""), found("alpha"), found("beta*"), found(recipe(0)[:10]), found("no")) == (3, 2, 1, 1, 0)
 
 
-def test_a_miss_shows_its_reason_and_difference(served: Serving) -> None:
+def test_a_miss_shows_its_reason_and_difference(served):
     served.store.register(recipe(1), "prep", {"format": 1, "name": "prep", "config": {"size": "1"}})
     put(served.store, "a", recipe=recipe(1))
     job = served.job()
@@ -181,7 +179,7 @@ def form(http: httpx.Client, address: str) -> dict[str, str]:
     return dict(re.findall('<input type="hidden" name="([^"]*)" value="([^"]*)">', page.text))
 
 
-def test_a_purge_is_confirmed_and_says_what_it_frees(served: Serving) -> None:
+def test_a_purge_is_confirmed_and_says_what_it_frees(served):
     [ref] = put(served.store, "a").artifacts
     http = served.http()
     fields = form(http, "/confirm?action=purge&name=tests.recipe")
@@ -193,7 +191,7 @@ def test_a_purge_is_confirmed_and_says_what_it_frees(served: Serving) -> None:
     assert http.get(f"/v1/entries/{ref.key}").status_code == 404
 
 
-def test_pin_and_unpin_from_the_page(served: Serving) -> None:
+def test_pin_and_unpin_from_the_page(served):
     [ref] = put(served.store, "a").artifacts
     http = served.http()
     for action, is_pinned in (("pin", True), ("unpin", False)):
@@ -206,7 +204,7 @@ def test_pin_and_unpin_from_the_page(served: Serving) -> None:
     assert http.get(f"/v1/entries/{ref.key}").status_code == 404
 
 
-def test_a_form_that_this_page_did_not_make_is_refused(served: Serving) -> None:
+def test_a_form_that_this_page_did_not_make_is_refused(served):
     [ref] = put(served.store, "a").artifacts
     http = served.http()
     fields = form(http, "/confirm?action=purge&name=tests.recipe")
@@ -222,7 +220,7 @@ def test_a_form_that_this_page_did_not_make_is_refused(served: Serving) -> None:
     assert http.post("/act", data=fields, headers=own).status_code == 303
 
 
-def test_others_entries_cannot_be_changed(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_entries_cannot_be_changed(served, monkeypatch):
     [ref] = put(served.store, "a").artifacts
     token = form(served.http(), "/confirm?action=purge&name=tests.recipe")["token"]
     monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(54321, 0)))
@@ -238,7 +236,7 @@ def test_others_entries_cannot_be_changed(served: Serving, monkeypatch: pytest.M
     assert served.store.entry(ref.key).items == 1
 
 
-def test_charts_go_on_after_a_restart(tmp_path: Path) -> None:
+def test_charts_go_on_after_a_restart(tmp_path):
     now = time.time()
     with serving(tmp_path) as served:
         served.store.keep_sample((now - 90_000.0, 5.0, 5.0, 5.0, 5.0), since=0.0)
@@ -255,7 +253,7 @@ def test_charts_go_on_after_a_restart(tmp_path: Path) -> None:
         assert "hit rate, last hour: up to 90 %" in http.get("/").text, "what is counted now is in it"
 
 
-def test_head_answers_as_get_without_the_body(served: Serving) -> None:
+def test_head_answers_as_get_without_the_body(served):
     http = served.http()
     for path in ("/", "/healthz", "/v1/stats", "/docs", "/nowhere"):
         head, get = http.head(path), http.get(path)
@@ -263,7 +261,7 @@ def test_head_answers_as_get_without_the_body(served: Serving) -> None:
         assert head.headers["content-type"] == get.headers["content-type"], path
 
 
-def test_a_browser_comes_by_ssh_and_not_by_rebinding(served: Serving) -> None:
+def test_a_browser_comes_by_ssh_and_not_by_rebinding(served):
     for host in ("localhost:8080", "127.0.0.1:8080", "[::1]:8080"):
         assert served.http().get("/", headers={**BROWSER, "host": host}).status_code == 200, host
 
@@ -275,7 +273,7 @@ def test_a_browser_comes_by_ssh_and_not_by_rebinding(served: Serving) -> None:
     assert refused().status_code == 200  # no browser: clients of unix sockets send any Host
 
 
-def test_quotas_are_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
+def test_quotas_are_on_the_page_and_in_the_metrics(tmp_path):
     with serving(tmp_path, user_quota="1MiB", quotas={os.getuid(): "64KiB"}) as served:
         put(served.store, "a", size_bytes=3000)
         http = served.http()

@@ -27,7 +27,7 @@ REPO = Path(__file__).resolve().parents[2]
 DEPLOY = REPO / "deploy"
 
 
-def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+def test_hadolint_finds_nothing_in_the_dockerfile():
     hadolint = Path(sys.executable).with_name("hadolint")
     result = subprocess.run([hadolint, REPO / "Dockerfile"], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -48,12 +48,12 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, check=False)
 
 
-def test_systemd_verifies_the_units(units: Path) -> None:
+def test_systemd_verifies_the_units(units):
     result = analyze("--recursive-errors=no", "verify", *map(str, sorted(units.iterdir())))
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_the_service_is_confined() -> None:
+def test_the_service_is_confined():
     result = analyze("security", "--offline=yes", "--threshold=30", str(DEPLOY / "prepcached.service"))
     assert result.returncode == 0, result.stdout[-400:]
 
@@ -63,7 +63,7 @@ def directives(unit: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
-def test_a_service_that_cannot_start_is_given_up() -> None:
+def test_a_service_that_cannot_start_is_given_up():
     """However slow its starts are; else it starts all night, and each job waits for it."""
     set_to = directives("prepcached.service")
     longest_s = int(set_to["TimeoutStartSec"]) + int(set_to["RestartSec"])
@@ -71,33 +71,33 @@ def test_a_service_that_cannot_start_is_given_up() -> None:
     assert int(set_to["RestartPreventExitStatus"]) == ConfigError.exit_code
 
 
-def test_the_service_is_bounded_and_watched() -> None:
+def test_the_service_is_bounded_and_watched():
     set_to = directives("prepcached.service")
     assert set_to["MemoryHigh"] == "2G" and set_to["MemoryMax"] == "4G"
     assert set_to["Type"] == "notify" and int(set_to["WatchdogSec"]) == 60
     assert int(set_to["TimeoutStopSec"]) > STOP_LIMIT_S
 
 
-def test_an_overdue_stop_is_no_failed_service() -> None:
+def test_an_overdue_stop_is_no_failed_service():
     """A failure in the middle of `systemctl restart` would close the socket, and cancel the start."""
     assert int(directives("prepcached.service")["SuccessExitStatus"]) == OVERDUE
     assert OVERDUE not in (1, *(error.exit_code for error in all_errors())), "else a fault would pass for it"
 
 
-def test_the_socket_goes_down_with_a_failed_service() -> None:
+def test_the_socket_goes_down_with_a_failed_service():
     target = directives("prepcached.service")["OnFailure"]
     assert target.endswith(".target"), "a target needs no program that might fail, too"
     assert directives(target)["Conflicts"] == "prepcached.socket"
 
 
-def test_the_example_settings_are_settings_that_the_daemon_knows() -> None:
+def test_the_example_settings_are_settings_that_the_daemon_knows():
     text = (DEPLOY / "prepcached.toml").read_text()
     assert load({}, environ={}, config=DEPLOY / "prepcached.toml").root == Path("/var/cache/prepcache")
     every = tomllib.loads(re.sub(r"^# ?(?=[a-z_]+ = |\[\w+\]$)", "", text, flags=re.MULTILINE))
     assert set(every) == set(KNOWN)
 
 
-def test_a_reload_needs_no_program_but_a_shell() -> None:
+def test_a_reload_needs_no_program_but_a_shell():
     """procps, which brings /bin/kill, is missing from minimal systems."""
     [line] = re.findall("^ExecReload=/bin/sh -c '(.+)'$", (DEPLOY / "prepcached.service").read_text(), re.M)
     hears_it = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # nohup has its children ignore it
@@ -109,7 +109,7 @@ def test_a_reload_needs_no_program_but_a_shell() -> None:
     reloaded.stdin.close()
 
 
-def test_the_health_check_needs_no_packages(tmp_path: Path) -> None:
+def test_the_health_check_needs_no_packages(tmp_path):
     text = (REPO / "Dockerfile").read_text().replace("\\\n", "")
     [command] = re.findall(r"^HEALTHCHECK .*?CMD (\[.+\])$", text, re.M)
     program, flags, code = json.loads(command)
@@ -143,7 +143,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(re.findall(r"^(\w+)[ {]", text, re.MULTILINE)) | {"prepcache_coldest_age_seconds"}
 
 
-def test_alert_rules_read_metrics_that_there_are(exposed: set[str]) -> None:
+def test_alert_rules_read_metrics_that_there_are(exposed):
     [group] = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yml").read_text())["groups"]
     names = {rule["alert"] for rule in group["rules"]}
     assert {"PrepcacheSaturated", "PrepcacheDeclines", "PrepcacheDamaged"} <= names
@@ -153,7 +153,7 @@ def test_alert_rules_read_metrics_that_there_are(exposed: set[str]) -> None:
         assert rule["annotations"]["summary"] and rule["annotations"]["description"]
 
 
-def test_the_grafana_dashboard_reads_metrics_that_there_are(exposed: set[str]) -> None:
+def test_the_grafana_dashboard_reads_metrics_that_there_are(exposed):
     board = json.loads((DEPLOY / "monitoring" / "grafana-dashboard.json").read_text())
     assert board["schemaVersion"] >= 39 and len({one["id"] for one in board["panels"]}) == len(
         board["panels"]
@@ -165,7 +165,7 @@ def test_the_grafana_dashboard_reads_metrics_that_there_are(exposed: set[str]) -
             assert metrics(target["expr"]) and metrics(target["expr"]) <= exposed, panel["title"]
 
 
-def test_promtool_accepts_the_rules_and_the_scrape_example() -> None:
+def test_promtool_accepts_the_rules_and_the_scrape_example():
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
     for command in (["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]):
@@ -175,7 +175,7 @@ def test_promtool_accepts_the_rules_and_the_scrape_example() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_compose_file_mounts_what_there_is() -> None:
+def test_the_compose_file_mounts_what_there_is():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     assert set(services) == {"prepcached", "job", "prometheus", "grafana"}
     for service in services.values():
@@ -195,12 +195,12 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "DaemonSet", "Job"])
-def test_the_manifests_fit_the_schemas_of_kubernetes(kind: str) -> None:
+def test_the_manifests_fit_the_schemas_of_kubernetes(kind):
     validate = pytest.importorskip("kubernetes_validate", reason="make nightly installs kubernetes-validate")
     validate.validate(documents()[kind], "1.31", strict=True)
 
 
-def test_daemon_and_job_mount_the_same_folders() -> None:
+def test_daemon_and_job_mount_the_same_folders():
     found = documents()
     for kind in ("DaemonSet", "Job"):
         spec = found[kind]["spec"]["template"]["spec"]
@@ -215,7 +215,7 @@ def test_daemon_and_job_mount_the_same_folders() -> None:
     assert f"--gid {group[0]} prepcache" in dockerfile
 
 
-def test_the_daemons_settings_in_the_manifest_are_right(tmp_path: Path) -> None:
+def test_the_daemons_settings_in_the_manifest_are_right(tmp_path):
     file = tmp_path / "prepcached.toml"
     file.write_text(documents()["ConfigMap"]["data"]["prepcached.toml"])
     found = load({"root": str(tmp_path)}, {}, file)
@@ -225,7 +225,7 @@ def test_the_daemons_settings_in_the_manifest_are_right(tmp_path: Path) -> None:
     assert tomllib.loads(file.read_text())["max_bytes"] == "200GiB"
 
 
-def test_the_boxes_of_the_compose_file_share_a_bucket_and_a_lead(tmp_path: Path) -> None:
+def test_the_boxes_of_the_compose_file_share_a_bucket_and_a_lead(tmp_path):
     compose = yaml.safe_load((DEPLOY / "compose-fleet.yaml").read_text())
     services = compose["services"]
     assert set(services) == {"seaweedfs", "bucket", "box-1", "box-2"}
@@ -261,7 +261,7 @@ def script(name: str, folder: Path, **environ: str) -> subprocess.CompletedProce
     return subprocess.run(command, env={"PATH": path, **environ}, capture_output=True, text=True, check=False)
 
 
-def test_the_prolog_starts_the_daemon_and_never_fails(tmp_path: Path) -> None:
+def test_the_prolog_starts_the_daemon_and_never_fails(tmp_path):
     systemctl = tmp_path / "systemctl"
     for status in (0, 1):
         systemctl.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\nexit {status}\n')
@@ -270,7 +270,7 @@ def test_the_prolog_starts_the_daemon_and_never_fails(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text().splitlines()[0] == "start prepcached.socket prepcached.service"
 
 
-def test_the_task_prolog_names_a_socket_that_is_there(tmp_path: Path) -> None:
+def test_the_task_prolog_names_a_socket_that_is_there(tmp_path):
     path = tmp_path / "s.sock"
     absent = script("task-prolog.sh", tmp_path, PREPCACHED_UDS=str(path))
     assert (absent.returncode, absent.stdout) == (0, "")
@@ -280,7 +280,7 @@ def test_the_task_prolog_names_a_socket_that_is_there(tmp_path: Path) -> None:
     assert (told.returncode, told.stdout) == (0, f"export PREPCACHE_URL=unix://{path}\n")
 
 
-def test_the_array_job_makes_all_parts(tmp_path: Path) -> None:
+def test_the_array_job_makes_all_parts(tmp_path):
     text = (DEPLOY / "slurm/fill.sbatch").read_text()
     prepcache = tmp_path / "prepcache"
     prepcache.write_text('#!/bin/sh\necho "$@"\n')

@@ -37,12 +37,12 @@ def reference() -> ModuleType:
     return module
 
 
-def test_the_readme_and_the_map_are_short() -> None:
+def test_the_readme_and_the_map_are_short():
     assert words(REPO / "README.md") <= README_WORDS
     assert words(REPO / "ARCHITECTURE.md") <= ARCHITECTURE_WORDS
 
 
-def test_every_file_on_the_map_is_there() -> None:
+def test_every_file_on_the_map_is_there():
     tree = (REPO / "ARCHITECTURE.md").read_text().split("```")[1]
     names = {path.name for path in (REPO / "client").rglob("*.py")}
     names |= {path.name for path in (REPO / "server").rglob("*.py")}
@@ -50,7 +50,7 @@ def test_every_file_on_the_map_is_there() -> None:
         assert name in names, name
 
 
-def test_the_map_says_how_large_folders_are() -> None:
+def test_the_map_says_how_large_folders_are():
     """To the nearest hundred when it was written; to an eighth ever since."""
     tree = (REPO / "ARCHITECTURE.md").read_text().split("```")[1]
     folders = {path.name: path for top in ("client", "server") for path in (REPO / top).rglob("*")}
@@ -61,7 +61,7 @@ def test_the_map_says_how_large_folders_are() -> None:
         assert int(number.replace(",", "")) == pytest.approx(lines, rel=1 / 8), f"{name}/ has {lines} lines"
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_warning(tmp_path):
     """Strict: a broken link, a missing page or an unreadable docstring ends it."""
     environ = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     build = ("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site")
@@ -70,19 +70,19 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert not re.findall(r'(?:src|href)="https?://(?!www\.w3\.org)[^"]*\.(?:js|css|woff2?)"', page)
 
 
-def test_every_error_has_its_row(reference: ModuleType) -> None:
+def test_every_error_has_its_row(reference):
     page = reference.errors_page()
     for error in errors.all_errors():
         assert f"| `{error.code}` | `{error.__name__}` | {error.status} | {error.exit_code} |" in page
 
 
 @pytest.mark.parametrize("name", sorted(settings.KNOWN))
-def test_every_setting_has_its_row(name: str, reference: ModuleType) -> None:
+def test_every_setting_has_its_row(name, reference):
     row = f"| `--{name.replace('_', '-')}` | `{settings.PREFIX}{name.upper()}` | `{name}` |"
     assert row in reference.settings_page()
 
 
-def test_every_variable_that_a_job_reads_has_its_row(reference: ModuleType) -> None:
+def test_every_variable_that_a_job_reads_has_its_row(reference):
     sources = [path.read_text() for path in (REPO / "client").rglob("*.py")]
     read = {name for text in sources for name in re.findall(r'"(PREPCACHE(?:_[A-Z]+)?)"', text)}
     assert read >= {"PREPCACHE", "PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_DIR"}
@@ -90,7 +90,7 @@ def test_every_variable_that_a_job_reads_has_its_row(reference: ModuleType) -> N
         assert f"| `{name}` |" in reference.settings_page()
 
 
-def test_every_command_has_its_section(reference: ModuleType) -> None:
+def test_every_command_has_its_section(reference):
     page = reference.commands_page()
     for program, app in (("prepcache", client_command), ("prepcached", daemon_command)):
         for name, command in reference.all_commands(app).items():
@@ -98,14 +98,14 @@ def test_every_command_has_its_section(reference: ModuleType) -> None:
             assert "Example:" in (command.help or ""), f"{program} {name} shows an example in its help"
 
 
-def test_the_readme_names_the_commands_that_exist() -> None:
+def test_the_readme_names_the_commands_that_exist():
     text = (REPO / "README.md").read_text()
     for program, app in (("prepcache", client_command), ("prepcached", daemon_command)):
         group: Any = typer.main.get_command(app)
         assert set(re.findall(rf"`{program} (\w+)", text)) <= set(group.commands)
 
 
-def test_endpoints_and_metrics_have_their_pages(reference: ModuleType) -> None:
+def test_endpoints_and_metrics_have_their_pages(reference):
     endpoints = reference.http_page()
     for row in (
         "`GET /healthz`",
@@ -119,7 +119,7 @@ def test_endpoints_and_metrics_have_their_pages(reference: ModuleType) -> None:
     )
 
 
-def test_what_entries_are_sorted_by_has_one_name_everywhere(tmp_path: Path) -> None:
+def test_what_entries_are_sorted_by_has_one_name_everywhere(tmp_path):
     with serving(tmp_path) as served:
         schema = served.http().get("/openapi.json").json()
     [sort] = [one for one in schema["paths"]["/v1/entries"]["get"]["parameters"] if one["name"] == "sort"]
@@ -130,7 +130,7 @@ def test_what_entries_are_sorted_by_has_one_name_everywhere(tmp_path: Path) -> N
     assert all(name in entry and name in sort["description"] for name in SORTS)
 
 
-def test_every_public_name_is_in_the_reference() -> None:
+def test_every_public_name_is_in_the_reference():
     page = (REPO / "docs" / "reference" / "python.md").read_text()
     names = {name for name in prepcache.__all__ if not name.startswith("_")}
     names -= {error.__name__ for error in errors.all_errors()} | {"errors"}
@@ -146,7 +146,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-def test_links_within_the_project_lead_somewhere() -> None:
+def test_links_within_the_project_lead_somewhere():
     """Also where nothing is built, as in a clone: MkDocs writes some pages of the reference."""
     for page in all_pages():
         for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)]*)\)", page.read_text()):
@@ -157,7 +157,7 @@ def test_links_within_the_project_lead_somewhere() -> None:
             assert not anchor or anchor in anchors(there), f"{page.name}: {target}#{anchor}"
 
 
-def test_every_endpoint_is_described(tmp_path: Path) -> None:
+def test_every_endpoint_is_described(tmp_path):
     with serving(tmp_path) as served:
         document, page = served.http().get("/openapi.json").json(), served.http().get("/docs").text
     assert "<script" not in page and "://" not in page, "the page loads nothing from elsewhere"
@@ -193,7 +193,7 @@ def test_every_endpoint_is_described(tmp_path: Path) -> None:
 _PROGRAMS = {"prepcache": client_command, "prepcached": daemon_command}
 
 
-def test_python_of_the_pages_runs(tmp_path: Path) -> None:
+def test_python_of_the_pages_runs(tmp_path):
     """Each page is one module, so that its later blocks may use the names of its earlier ones."""
     lay_sample_data(tmp_path)
     modules = []
@@ -224,7 +224,7 @@ def commands() -> list[str]:
     return sorted(set(found))
 
 
-def test_commands_of_the_pages_have_those_options() -> None:
+def test_commands_of_the_pages_have_those_options():
     found = commands()
     assert len(found) > 10
     for line in found:

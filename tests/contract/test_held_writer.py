@@ -69,9 +69,7 @@ def new_recipes_waiting(served: Serving) -> Iterator[list[Any]]:
         one.join()
 
 
-def test_beats_and_warm_openings_do_not_wait_for_a_writer(
-    served: Serving, held: Callable[[Serving], contextlib.AbstractContextManager[None]]
-) -> None:
+def test_beats_and_warm_openings_do_not_wait_for_a_writer(served, held):
     job = served.job("warm")
     key = job.fill(served.store.staging, "ab")["artifacts"][0]["key"]
     with contextlib.ExitStack() as stack:
@@ -118,7 +116,7 @@ def taking_nothing(served: Serving) -> Iterator[None]:
         yield
 
 
-def test_a_warm_job_is_served(served: Serving) -> None:
+def test_a_warm_job_is_served(served):
     put(served.store, "a", "b")
     with taking_nothing(served):
         job = served.job("warm")
@@ -129,7 +127,7 @@ def test_a_warm_job_is_served(served: Serving) -> None:
         assert [(one["name"], one["holds"]) for one in seen] == [("warm", 1)]
 
 
-def test_what_is_stored_can_be_looked_at(served: Serving) -> None:
+def test_what_is_stored_can_be_looked_at(served):
     put(served.store, "a")
     with taking_nothing(served):
         served.job().resolve()  # that it was used just now is still to be written
@@ -137,7 +135,7 @@ def test_what_is_stored_can_be_looked_at(served: Serving) -> None:
         assert served.http().get("/").status_code == 200
 
 
-def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) -> None:
+def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served):
     job = served.job()
     job.resolve()
     job.lease(["a"])
@@ -151,7 +149,7 @@ def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) 
     assert stats.staged_bytes == 0
 
 
-def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_needs_index_room_and_maintenance(served, monkeypatch):
     http, stats = served.http(), served.store.stats
 
     def told() -> str:

@@ -108,7 +108,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 )
 
 
-def test_five_environments_have_the_same_keys(tmp_path: Path) -> None:
+def test_five_environments_have_the_same_keys(tmp_path):
     found = []
     for number, environment in enumerate(ENVIRONMENTS):
         place = tmp_path / ("deep/er" * number or "flat") / f"place {number}"

@@ -41,7 +41,7 @@ def fill(store: Store, clock: Clock, owner: int, names: str, holder: str | None 
         put(store, name, owner_uid=owner, holder=holder)
 
 
-def test_a_user_over_his_quota_loses_his_own_coldest(store: Store, clock: Clock) -> None:
+def test_a_user_over_his_quota_loses_his_own_coldest(store, clock):
     fill(store, clock, OTHER, "xyz")
     fill(store, clock, ME, "abcde")
     assert items_of(store) == sorted(map(item, "xyzcde"))
@@ -51,7 +51,7 @@ def test_a_user_over_his_quota_loses_his_own_coldest(store: Store, clock: Clock)
     )
 
 
-def test_he_is_declined_when_what_he_has_is_held(store: Store, clock: Clock) -> None:
+def test_he_is_declined_when_what_he_has_is_held(store, clock):
     fill(store, clock, ME, "abc", holder="job")
     with pytest.raises(Declined, match="user_quota"):
         put(store, "d", owner_uid=ME)
@@ -63,7 +63,7 @@ def test_he_is_declined_when_what_he_has_is_held(store: Store, clock: Clock) -> 
     assert len(items_of(store)) == 4
 
 
-def test_nothing_of_his_goes_for_a_write_that_will_not_fit(store: Store, clock: Clock) -> None:
+def test_nothing_of_his_goes_for_a_write_that_will_not_fit(store, clock):
     fill(store, clock, OTHER, "xyz")
     fill(store, clock, ME, "ab", holder="job")
     fill(store, clock, ME, "c")
@@ -72,7 +72,7 @@ def test_nothing_of_his_goes_for_a_write_that_will_not_fit(store: Store, clock: 
     assert items_of(store) == sorted(map(item, "xyzabc"))
 
 
-def test_a_lowered_quota_is_kept_in_the_background(store: Store, clock: Clock) -> None:
+def test_a_lowered_quota_is_kept_in_the_background(store, clock):
     fill(store, clock, OTHER, "vwxyz")
     fill(store, clock, ME, "abc")
     store.set_limits(Limits(max_bytes=100 * BLOCK, min_free_bytes=0, quotas={OTHER: 2 * BLOCK}))
@@ -82,7 +82,7 @@ def test_a_lowered_quota_is_kept_in_the_background(store: Store, clock: Clock) -
     assert len(items_of(store)) == 9, "who has no quota has none"
 
 
-def test_sums_by_user_survive_restarts_and_removals(store: Store, clock: Clock, tmp_path: Path) -> None:
+def test_sums_by_user_survive_restarts_and_removals(store, clock, tmp_path):
     fill(store, clock, ME, "abc")
     fill(store, clock, OTHER, "x")
     store.purge(Filter(keys=(store.entries(Filter(owner=OTHER)).entries[0].key,)))
@@ -93,7 +93,7 @@ def test_sums_by_user_survive_restarts_and_removals(store: Store, clock: Clock, 
     again.close()
 
 
-def test_isolated_users_see_their_own_sums_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_isolated_users_see_their_own_sums_alone(tmp_path, monkeypatch):
     with serving(tmp_path, isolation="user", user_quota=10 * BLOCK) as served:
         put(served.store, "a", owner_uid=OTHER)
         put(served.store, "b", owner_uid=os.getuid())
@@ -108,16 +108,14 @@ def test_isolated_users_see_their_own_sums_alone(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     "text", ['quotas = "nobody-of-this-name=1GiB"', "[quotas]\nroot = 'much'", "quotas = 3"]
 )
-def test_wrong_quotas_are_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_wrong_quotas_are_refused_by_name(tmp_path, text):
     config = tmp_path / "config.toml"
     config.write_text(text)
     with pytest.raises(ConfigError, match="quotas"):
         settings.load({}, {"HOME": "/home/x"}, config)
 
 
-def test_batches_follow_what_the_disk_leaves_of_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_follow_what_the_disk_leaves_of_the_budget(tmp_path, monkeypatch):
     with serving(tmp_path) as served, Client(f"unix://{served.uds}") as client:
         monkeypatch.setattr(served.store.disk, "free_bytes", lambda: 64 << 20)
         artifacts = ArtifactSet(prepcache.recipe(os.path.basename), client, root=None, trust="stat")

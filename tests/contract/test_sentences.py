@@ -22,7 +22,7 @@ def all_of_them() -> list[Sentence]:
     return list(sentences())
 
 
-def test_no_sentence_has_words_that_nobody_says(all_of_them: list[Sentence]) -> None:
+def test_no_sentence_has_words_that_nobody_says(all_of_them):
     found = [one for one in all_of_them if NOT_PLAIN.search(one.text)]
     assert found == [], "\n".join(f"{one.file.relative_to(REPO)}:{one}" for one in found)
 
@@ -42,7 +42,7 @@ def test_no_sentence_has_words_that_nobody_says(all_of_them: list[Sentence]) -> 
         ("progress.py", "{} of {} items"),
     ],
 )
-def test_sentences_of_every_kind_are_found(all_of_them: list[Sentence], file: str, text: str) -> None:
+def test_sentences_of_every_kind_are_found(all_of_them, file, text):
     assert any(one.file.name == file and text in one.text for one in all_of_them)
 
 
@@ -59,7 +59,7 @@ def comments(source: str) -> Iterator[str]:
             yield str(node.value.value)
 
 
-def test_modules_that_comments_name_are_there() -> None:
+def test_modules_that_comments_name_are_there():
     files = [path for part in ("client", "server", "tests") for path in (REPO / part).rglob("*.py")]
     there = {"/".join(path.parts[-n:]) for path in files for n in range(1, 6)}
     named = {

@@ -34,7 +34,7 @@ def drop(served: Serving, name: str, size_bytes: int = BUDGET) -> Path:
     return path
 
 
-def test_what_belongs_to_no_open_session_is_swept(served: Serving, clock: Clock) -> None:
+def test_what_belongs_to_no_open_session_is_swept(served, clock):
     job = served.job()
     staged = drop(served, f"{job.session}.file", BLOCK)
     folder = Path(served.store.staging) / f"{job.session}.folder"
@@ -48,9 +48,7 @@ def test_what_belongs_to_no_open_session_is_swept(served: Serving, clock: Clock)
     assert staged.exists() and served.store.stats().staged_bytes == BLOCK
 
 
-def test_what_a_session_stages_as_a_sweep_begins_stays(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_session_stages_as_a_sweep_begins_stays(served, monkeypatch):
     sweep, staged = served.store.sweep_staging, list[Path]()
 
     def open_a_session_first(is_live: Callable[[str], bool]) -> Swept:
@@ -63,7 +61,7 @@ def test_what_a_session_stages_as_a_sweep_begins_stays(
     assert staged[0].exists() and not rubbish.exists()
 
 
-def test_zeros_are_refused_before_room_is_made_for_them(served: Serving) -> None:
+def test_zeros_are_refused_before_room_is_made_for_them(served):
     put(served.store, "a")
     job = served.job()
     lease = job.leased("b")
@@ -76,7 +74,7 @@ def test_zeros_are_refused_before_room_is_made_for_them(served: Serving) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user needs root")
-def test_another_users_zeros_are_not_copied(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_zeros_are_not_copied(served, monkeypatch):
     copied: list[int] = []
     monkeypatch.setattr(durable, "copy", lambda *_: copied.append(1))
     served.store.register(RECIPE, "tests.recipe", {})

@@ -46,7 +46,7 @@ def tier(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_second_box_fetches_what_the_first_has_made(tmp_path: Path, tier: Path) -> None:
+def test_a_second_box_fetches_what_the_first_has_made(tmp_path, tier):
     told = filled(tmp_path / "first", tier)
     assert (told["written"], told["could_not_tell"]) == (1, 0)
     with box(tmp_path / "second", tier) as second:
@@ -61,15 +61,13 @@ def test_a_second_box_fetches_what_the_first_has_made(tmp_path: Path, tier: Path
         assert not second.store.check()
 
 
-def test_a_commit_is_copied_without_being_asked_to(tmp_path: Path, tier: Path) -> None:
+def test_a_commit_is_copied_without_being_asked_to(tmp_path, tier):
     with box(tmp_path / "first", tier) as first:
         first.job().fill(first.store.staging, ITEMS)
     assert len(objects(tier)) == 1  # a stop copies what waits
 
 
-def test_what_the_full_queue_drops_is_counted_and_copied_later(
-    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_full_queue_drops_is_counted_and_copied_later(tmp_path, tier, monkeypatch):
     monkeypatch.setattr(tiers, "QUEUE", 1)
     with box(tmp_path / "box", tier) as served:
         for recipe in (RECIPE, OTHER_RECIPE):
@@ -81,9 +79,7 @@ def test_what_the_full_queue_drops_is_counted_and_copied_later(
         assert served.http().post("/v1/tier/push").json()["artifacts"] == 2
 
 
-def test_without_a_lead_machines_work_in_orders_of_their_own(
-    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_lead_machines_work_in_orders_of_their_own(tmp_path, tier, monkeypatch):
     """And commit soon, so that they meet: what one has made, the others fetch."""
 
     def order(served: Serving) -> int:
@@ -105,7 +101,7 @@ def test_without_a_lead_machines_work_in_orders_of_their_own(
         assert [job.lease("x").json()["is_waited_for"] for job in jobs] == [True, False]
 
 
-def test_a_read_only_daemon_writes_nothing(tmp_path: Path, tier: Path) -> None:
+def test_a_read_only_daemon_writes_nothing(tmp_path, tier):
     with box(tmp_path / "first", tier, upstream={"mode": "read-only"}) as first:
         first.job().fill(first.store.staging, ITEMS)
         assert first.http().post("/v1/tier/push").status_code == 400
@@ -113,7 +109,7 @@ def test_a_read_only_daemon_writes_nothing(tmp_path: Path, tier: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["flip", "truncate", "swap", "remove"])
-def test_a_lying_bucket_costs_only_the_work(harm: str, tmp_path: Path, tier: Path) -> None:
+def test_a_lying_bucket_costs_only_the_work(harm, tmp_path, tier):
     """What it lost, by a lifecycle rule for example, is copied again, while a manifest still names it."""
     filled(tmp_path / "first", tier)
     [path] = objects(tier)
@@ -139,9 +135,7 @@ def test_a_lying_bucket_costs_only_the_work(harm: str, tmp_path: Path, tier: Pat
         assert asked(third.job()) == (0, 3)
 
 
-def test_what_is_copied_during_a_collection_stays(
-    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_copied_during_a_collection_stays(tmp_path, tier, monkeypatch):
     filled(tmp_path / "first", tier)
     [path] = objects(tier)
     [named] = (tier / "manifests").rglob("*.json")
@@ -167,7 +161,7 @@ def test_what_is_copied_during_a_collection_stays(
     assert not path.exists()
 
 
-def test_garbage_stays_where_a_manifest_cannot_be_read(tmp_path: Path, tier: Path) -> None:
+def test_garbage_stays_where_a_manifest_cannot_be_read(tmp_path, tier):
     """A manifest of another version names artifacts, too."""
     filled(tmp_path / "first", tier)
     [path] = (tier / "manifests").rglob("*.json")
@@ -178,7 +172,7 @@ def test_garbage_stays_where_a_manifest_cannot_be_read(tmp_path: Path, tier: Pat
     assert len(objects(tier)) == 1
 
 
-def test_what_a_refresh_has_made_replaces_the_copy(tmp_path: Path, tier: Path) -> None:
+def test_what_a_refresh_has_made_replaces_the_copy(tmp_path, tier):
     with box(tmp_path / "first", tier) as first:
         job = first.job()
         job.fill(first.store.staging, ITEMS)
@@ -192,7 +186,7 @@ def test_what_a_refresh_has_made_replaces_the_copy(tmp_path: Path, tier: Path) -
         assert [one["digest"] for one in job.resolve().json()["artifacts"]] == [new["digest"]]
 
 
-def test_what_is_of_no_use_to_a_job_is_fetched_once(tmp_path: Path, tier: Path) -> None:
+def test_what_is_of_no_use_to_a_job_is_fetched_once(tmp_path, tier):
     """Where observed inputs differ here, the job asks for the same items again after looking."""
     filled(tmp_path / "first", tier)
     with box(tmp_path / "second", tier) as second:
@@ -202,9 +196,7 @@ def test_what_is_of_no_use_to_a_job_is_fetched_once(tmp_path: Path, tier: Path) 
         assert second.http().get("/v1/tier").json()["hits"] == 1
 
 
-def test_pull_fetches_a_recipe_a_few_artifacts_at_a_time(
-    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pull_fetches_a_recipe_a_few_artifacts_at_a_time(tmp_path, tier, monkeypatch):
     """One that no job asked for."""
     with box(tmp_path / "first", tier) as first:
         job = first.job()
@@ -228,9 +220,7 @@ def test_pull_fetches_a_recipe_a_few_artifacts_at_a_time(
     assert max(running) == tiers.DOWNLOADS
 
 
-def test_a_fetch_that_failed_at_its_end_is_looked_up(
-    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fetch_that_failed_at_its_end_is_looked_up(tmp_path, tier, monkeypatch):
     """The store has what it could not say that it took: no job makes it again."""
     filled(tmp_path / "first", tier)
     with box(tmp_path / "second", tier) as second:
@@ -247,7 +237,7 @@ def test_a_fetch_that_failed_at_its_end_is_looked_up(
         assert answer["granted"] == [] and answer["look_again"]["artifacts"]
 
 
-def test_a_daemon_without_a_tier_says_so(tmp_path: Path) -> None:
+def test_a_daemon_without_a_tier_says_so(tmp_path):
     with serving(tmp_path) as served:
         assert served.http().get("/v1/tier").status_code == 404
         assert "prepcache_tier" not in served.http().get("/metrics").text
@@ -269,7 +259,7 @@ def row(digest: str, size_bytes: int, names: list[str] = ITEMS) -> dict[str, Any
     return {**told, "items": items}
 
 
-def test_another_recipes_artifact_is_not_taken(tmp_path: Path, tier: Path) -> None:
+def test_another_recipes_artifact_is_not_taken(tmp_path, tier):
     filled(tmp_path / "first", tier, OTHER_RECIPE)
     [path] = objects(tier)
     planted(tier, [row(path.name, path.stat().st_size)])
@@ -280,7 +270,7 @@ def test_another_recipes_artifact_is_not_taken(tmp_path: Path, tier: Path) -> No
 
 
 @pytest.mark.parametrize("lie", ["items", "one byte less", "one byte more", "a terabyte", "over the budget"])
-def test_a_row_that_is_not_true_costs_only_the_work(lie: str, tmp_path: Path, tier: Path) -> None:
+def test_a_row_that_is_not_true_costs_only_the_work(lie, tmp_path, tier):
     filled(tmp_path / "first", tier)
     [path], [named] = objects(tier), (tier / "manifests").rglob("*.json")
     named.unlink()
@@ -297,7 +287,7 @@ def test_a_row_that_is_not_true_costs_only_the_work(lie: str, tmp_path: Path, ti
         assert second.store.stats().disk_bytes < 1 << 20 and not second.store.check()
 
 
-def test_a_prefix_that_is_copied_into_another_adds_to_it(tmp_path: Path, tier: Path) -> None:
+def test_a_prefix_that_is_copied_into_another_adds_to_it(tmp_path, tier):
     (theirs := tmp_path / "theirs").mkdir()
     for folder, names in ((tier, "ab"), (theirs, "cd")):
         with box(tmp_path / f"box of {folder.name}", folder) as served:
@@ -310,7 +300,7 @@ def test_a_prefix_that_is_copied_into_another_adds_to_it(tmp_path: Path, tier: P
         assert items_of(third.store) == sorted(map(item, "abcd"))
 
 
-def test_other_layouts_and_strays_are_let_alone(tmp_path: Path, tier: Path) -> None:
+def test_other_layouts_and_strays_are_let_alone(tmp_path, tier):
     strays = ["cas/v2/ab/" + "ab" * 32, "manifests/v2/x.json", "README", "data/train/0001.jpg"]
     for name in strays:
         (tier / name).parent.mkdir(parents=True, exist_ok=True)
@@ -322,7 +312,7 @@ def test_other_layouts_and_strays_are_let_alone(tmp_path: Path, tier: Path) -> N
     assert all((tier / name).read_text() == "somebody's" for name in strays)
 
 
-def test_fleets_with_isolated_users_share_a_prefix(tmp_path: Path, tier: Path) -> None:
+def test_fleets_with_isolated_users_share_a_prefix(tmp_path, tier):
     """What a fleet shares and what one of its users made in another fleet do not mix."""
     filled(tmp_path / "first", tier)
     with box(tmp_path / "second", tier, isolation="user") as second:
@@ -335,7 +325,7 @@ def test_fleets_with_isolated_users_share_a_prefix(tmp_path: Path, tier: Path) -
 
 
 @pytest.mark.nightly
-def test_a_manifest_of_a_million_rows_is_bounded(tmp_path: Path, tier: Path) -> None:
+def test_a_manifest_of_a_million_rows_is_bounded(tmp_path, tier):
     one = json.dumps(row("f" * 64, 100, ["x"]))
     path = tier / "manifests/v1" / RECIPE / "shared" / "planted.json"
     path.parent.mkdir(parents=True)
@@ -356,13 +346,13 @@ def test_a_manifest_of_a_million_rows_is_bounded(tmp_path: Path, tier: Path) -> 
         ("file://nfs/prepcache", "names no folder that is there"),
     ],
 )
-def test_a_url_that_cannot_work_is_refused(url: str, text: str) -> None:
+def test_a_url_that_cannot_work_is_refused(url, text):
     with pytest.raises(ConfigError, match=text) as refused:
         bucket.opened(url)
     assert "secret" not in str(refused.value)
 
 
-def test_the_tier_is_a_url_or_a_table(tmp_path: Path) -> None:
+def test_the_tier_is_a_url_or_a_table(tmp_path):
     file = tmp_path / "prepcached.toml"
     file.write_text('[tier]\nurl = "s3://bucket/prefix"\nmode = "read-only"\n')
     in_file = load({}, {}, file).tier

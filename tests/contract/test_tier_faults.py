@@ -1,7 +1,6 @@
 """What a bucket can do wrong: no sample is wrong, no job stops, and what is committed here stays."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -39,9 +38,7 @@ def items_here(job: Job) -> int:
 
 @pytest.mark.nightly(daily=READING[4:6])
 @pytest.mark.parametrize("fault", READING)
-def test_a_bucket_that_fails_at_reading_stops_no_job(
-    fault: str, s3: FakeS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_fails_at_reading_stops_no_job(fault, s3, tmp_path, monkeypatch):
     with box(tmp_path / "first", URL) as first:
         job = first.job()
         committed(first, job, OLD)
@@ -68,7 +65,7 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(
 
 @pytest.mark.nightly(daily=WRITING[-1:])
 @pytest.mark.parametrize("fault", WRITING)
-def test_a_bucket_that_fails_at_writing_loses_nothing(fault: str, s3: FakeS3, tmp_path: Path) -> None:
+def test_a_bucket_that_fails_at_writing_loses_nothing(fault, s3, tmp_path):
     s3.fault = fault
     with box(tmp_path / "first", URL) as first:
         job = first.job()
@@ -84,7 +81,7 @@ def test_a_bucket_that_fails_at_writing_loses_nothing(fault: str, s3: FakeS3, tm
 
 
 @pytest.mark.parametrize("clock_s", [-3600.0, 3600.0])
-def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_path: Path) -> None:
+def test_a_bucket_whose_clock_is_wrong_is_used(clock_s, s3, tmp_path):
     s3.clock_s = clock_s
     with box(tmp_path / "first", URL) as first:
         committed(first, first.job(), OLD)
@@ -95,9 +92,7 @@ def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_p
         assert asked(second.job(), OLD) == (0, 3)
 
 
-def test_no_credential_is_written_anywhere(
-    s3: FakeS3, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_credential_is_written_anywhere(s3, tmp_path, caplog):
     """Not by a daemon that uses them, nor by one that is refused: pages, errors, logs, files, objects."""
     said = []
     for fault in ("", "refused", "killed"):

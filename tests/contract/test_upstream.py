@@ -49,7 +49,7 @@ def leased(job: Job, names: list[str] = ITEMS, **members: Any) -> dict[str, Any]
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_was_copied_a_moment_ago_is_not_granted(tmp_path: Path, bucket: Path) -> None:
+def test_what_was_copied_a_moment_ago_is_not_granted(tmp_path, bucket):
     """A manifest that was read before does not name it yet."""
     with fleet(tmp_path, bucket) as (_, first, second):
         job = second.job()
@@ -64,9 +64,7 @@ def test_what_was_copied_a_moment_ago_is_not_granted(tmp_path: Path, bucket: Pat
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_a_dead_job_had_is_given_to_another_box(
-    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_dead_job_had_is_given_to_another_box(tmp_path, bucket, monkeypatch):
     with fleet(tmp_path, bucket) as (_, first, second):
         dying, waiting = first.job(), second.job()
         assert leased(dying)["granted"]
@@ -77,7 +75,7 @@ def test_what_a_dead_job_had_is_given_to_another_box(
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_lead_that_began_anew_is_leased_from_again(tmp_path: Path, bucket: Path) -> None:
+def test_a_lead_that_began_anew_is_leased_from_again(tmp_path, bucket):
     with fleet(tmp_path, bucket) as (leader, first, second):
         assert leased(first.job(), ["x"])["granted"]
 
@@ -90,7 +88,7 @@ def test_a_lead_that_began_anew_is_leased_from_again(tmp_path: Path, bucket: Pat
         assert wait_until(lambda: not status(second)["is_upstream_away"])
 
 
-def test_a_lead_grants_to_machines_what_it_knows_nothing_of(tmp_path: Path, bucket: Path) -> None:
+def test_a_lead_grants_to_machines_what_it_knows_nothing_of(tmp_path, bucket):
     """Neither the recipe, nor what the bucket or a lead of its own has."""
     with silent() as port, box(tmp_path / "lead", bucket, upstream=upstream(tmp_path, port)) as leader:
         job = leader.job()
@@ -136,9 +134,7 @@ LIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lead_that_lies_is_done_without(
-    lie: str, tmp_path: Path, bucket: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lead_that_lies_is_done_without(lie, tmp_path, bucket, caplog):
     answer, code = LIES[lie]
     with (
         liar(answer, code) as lying,
@@ -165,9 +161,7 @@ def tls(folder: Path, uds: Path) -> FakeDaemon:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("is_known", [True, False], ids=["known certificate", "unknown certificate"])
-def test_a_lead_behind_tls_is_leased_from_if_it_is_known(
-    is_known: bool, tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lead_behind_tls_is_leased_from_if_it_is_known(is_known, tmp_path, bucket, monkeypatch):
     with lead(tmp_path / "lead") as (leader, given), tls(tmp_path, leader.uds) as proxy:
         if is_known:
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
@@ -181,9 +175,7 @@ def test_a_lead_behind_tls_is_leased_from_if_it_is_known(
 
 
 @pytest.mark.usefixtures("patient")
-def test_without_its_bucket_a_box_leases_from_the_lead(
-    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_bucket_a_box_leases_from_the_lead(tmp_path, bucket, monkeypatch):
     """What a manifest named when it was last read is preprocessed, once in the fleet."""
 
     async def away(*_: Any, **__: Any) -> Any:
@@ -201,7 +193,7 @@ def test_without_its_bucket_a_box_leases_from_the_lead(
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_the_bucket_lost_is_made_on_one_box(tmp_path: Path, bucket: Path) -> None:
+def test_what_the_bucket_lost_is_made_on_one_box(tmp_path, bucket):
     with box(tmp_path / "earlier", bucket) as earlier:
         earlier.job().fill(earlier.store.staging, ITEMS)
         assert earlier.http().post("/v1/tier/push").status_code == 200
@@ -222,9 +214,7 @@ def test_what_the_bucket_lost_is_made_on_one_box(tmp_path: Path, bucket: Path) -
 
 
 @pytest.mark.parametrize("kind", ["away", "slow"])
-def test_without_its_lead_a_box_leases_by_itself(
-    kind: str, tmp_path: Path, bucket: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_its_lead_a_box_leases_by_itself(kind, tmp_path, bucket, caplog):
     with contextlib.ExitStack() as stack:
         if kind == "slow":
             port = stack.enter_context(silent())
@@ -242,9 +232,7 @@ def test_without_its_lead_a_box_leases_by_itself(
 
 
 @pytest.mark.parametrize("kind", ["bucket", "lead"])
-def test_jobs_wait_five_seconds_an_hour(
-    kind: str, tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_wait_five_seconds_an_hour(kind, tmp_path, bucket, monkeypatch):
     """It answers whenever nobody waits for it, and no job within the limit."""
     now, asked, probed = [1000.0], list[float](), list[float]()
 
@@ -299,7 +287,7 @@ AWAY = {"bucket": "is_paused", "lead": "is_upstream_away"}
         ('upstream = "http://lead:1"\nupstream_token_file = "OPEN"', "everybody may read it"),
     ],
 )
-def test_an_upstream_that_cannot_work_is_refused(lines: str, text: str, tmp_path: Path) -> None:
+def test_an_upstream_that_cannot_work_is_refused(lines, text, tmp_path):
     for name, mode in (("TOKEN", 0o600), ("OPEN", 0o644)):
         (tmp_path / name).write_text(TOKEN)
         os.chmod(tmp_path / name, mode)

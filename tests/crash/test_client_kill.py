@@ -68,9 +68,7 @@ def check(daemon: Serving) -> None:
 
 @pytest.mark.nightly(daily=["written-openat", "staged-sendto", "uploaded-sendto"])
 @pytest.mark.parametrize(("cut", "call", "is_shared"), list(cases()))
-def test_a_job_killed_at_any_step_commits_all_or_nothing(
-    box: Sandbox, daemon: Serving, clients: Clients, cut: str, call: str, is_shared: bool
-) -> None:
+def test_a_job_killed_at_any_step_commits_all_or_nothing(box, daemon, clients, cut, call, is_shared):
     for n in itertools.count(1):
         # A job looks at each of its downloads once: were those of all rounds there, no N would get through.
         shutil.rmtree(box.folder / "cache" / "prepcache" / "downloads-v1", ignore_errors=True)

@@ -53,7 +53,7 @@ def has_ended(daemon: subprocess.Popen[bytes], clients: Clients) -> bool:
 
 @pytest.mark.nightly(daily=CALLS[:1])
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
-def test_a_daemon_killed_at_any_step_leaves_the_job_right(box: Sandbox, clients: Clients, call: str) -> None:
+def test_a_daemon_killed_at_any_step_leaves_the_job_right(box, clients, call):
     with contextlib.ExitStack() as stack:
         daemon = stack.enter_context(serving.process(box.folder))
         for salt in itertools.count(1):

@@ -3,7 +3,7 @@
 import itertools
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from prepcache.digests import RecipeDigest
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
-from support.crashing import AFTER, BEFORE, StoreProcess, needs, whole
+from support.crashing import AFTER, BEFORE, needs, whole
 from support.stores import RECIPE, item
 
 pytestmark = [pytest.mark.root, needs("strace", "mount")]
@@ -37,14 +37,7 @@ DAILY = [
 @pytest.mark.nightly(daily=DAILY)
 @pytest.mark.parametrize(("call", "fault"), FAULTS)
 @pytest.mark.parametrize("act", ["commit", "delete", "merge"])
-def test_a_fault_at_any_step_is_told_and_undone(
-    store_process: StoreProcess,
-    copy_of: Callable[[Path], Path],
-    memory: Path,
-    act: str,
-    call: str,
-    fault: str,
-) -> None:
+def test_a_fault_at_any_step_is_told_and_undone(store_process, copy_of, memory, act, call, fault):
     told = False
     for n in itertools.count(1):
         root = copy_of(memory / f"{act}-{call}-{fault}-{n}")
@@ -63,9 +56,7 @@ def test_a_fault_at_any_step_is_told_and_undone(
             return
 
 
-def test_a_read_error_of_the_index_is_not_an_empty_answer(
-    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path
-) -> None:
+def test_a_read_error_of_the_index_is_not_an_empty_answer(store_process, copy_of, memory):
     answers = set()
     for n in range(1, 6):
         root = copy_of(memory / f"unreadable-{n}")
@@ -97,7 +88,7 @@ def fill_up(disk: Path, spare: int = 0) -> Path:
     return path
 
 
-def test_a_full_disk_declines_and_keeps_what_is_there(small_disk: Path) -> None:
+def test_a_full_disk_declines_and_keeps_what_is_there(small_disk):
     store = Store(small_disk / "root", limits=stores.ROOMY)
     stores.put(store, "first", holder="job")
     staged = stores.stage(store, ["second"])
@@ -113,7 +104,7 @@ def test_a_full_disk_declines_and_keeps_what_is_there(small_disk: Path) -> None:
     store.close()
 
 
-def test_a_purge_on_a_full_disk_says_what_to_do(small_disk: Path) -> None:
+def test_a_purge_on_a_full_disk_says_what_to_do(small_disk):
     """The DELETE has to be written before the unlink."""
     store = Store(small_disk / "root", limits=stores.ROOMY)
     for name in range(8):
@@ -129,7 +120,7 @@ def test_a_purge_on_a_full_disk_says_what_to_do(small_disk: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["housekeeping", "another recipe"])
-def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str) -> None:
+def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk, by):
     """In a store that was opened just now, and of which everything was used."""
     size = os.statvfs(small_disk).f_frsize * os.statvfs(small_disk).f_blocks
     store = Store(small_disk / "root", limits=Limits(1 << 30, size // 4))
@@ -147,14 +138,14 @@ def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str
     store.close()
 
 
-def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk: Path) -> None:
+def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk):
     Store(small_disk / "root", limits=stores.ROOMY).close()
     fill_up(small_disk)
     with pytest.raises(errors.StoreError, match="the disk is full, free some space on it"):
         Store(small_disk / "root", limits=stores.ROOMY)
 
 
-def test_a_start_on_a_full_disk_says_what_to_do(small_disk: Path) -> None:
+def test_a_start_on_a_full_disk_says_what_to_do(small_disk):
     fill_up(small_disk)
     with pytest.raises(errors.RootUnusable, match="free some space on its disk"):
         Store(small_disk / "root", limits=stores.ROOMY)

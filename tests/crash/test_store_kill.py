@@ -6,13 +6,11 @@ until the work gets through. `whole` in support/crashing.py says what must hold 
 
 import itertools
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from prepcached.store.records import Limits
-from support.crashing import AFTER, BEFORE, StoreProcess, needs, whole
+from support.crashing import AFTER, BEFORE, needs, whole
 from support.stores import BLOCK, item
 
 pytestmark = [pytest.mark.root, needs("strace")]
@@ -33,9 +31,7 @@ TIGHT = Limits(max_bytes=17 * BLOCK, min_free_bytes=0)
 @pytest.mark.nightly(daily=DAILY)
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 @pytest.mark.parametrize("act", ["register", *AFTER])
-def test_a_kill_at_any_step_leaves_all_or_nothing(
-    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path, act: str, call: str
-) -> None:
+def test_a_kill_at_any_step_leaves_all_or_nothing(store_process, copy_of, memory, act, call):
     for n in itertools.count(1):
         root = copy_of(memory / f"{act}-{call}-{n}")
         is_killed, said = store_process.run(root, act, f"{call}:signal=SIGKILL:when={n}")
@@ -51,9 +47,7 @@ def test_a_kill_at_any_step_leaves_all_or_nothing(
 
 @pytest.mark.nightly(daily=["fdatasync", "unlink"])
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
-def test_a_kill_in_an_eviction_loses_only_what_was_chosen(
-    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path, call: str
-) -> None:
+def test_a_kill_in_an_eviction_loses_only_what_was_chosen(store_process, copy_of, memory, call):
     for n in itertools.count(1):
         root = copy_of(memory / f"evict-{call}-{n}")
         is_killed, _ = store_process.run(root, "evict", f"{call}:signal=SIGKILL:when={n}", limits=TIGHT)
@@ -83,9 +77,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("act", ORDERS)
-def test_each_step_is_durable_before_the_next(
-    store_process: StoreProcess, copy_of: Callable[[Path], Path], memory: Path, act: str
-) -> None:
+def test_each_step_is_durable_before_the_next(store_process, copy_of, memory, act):
     calls = store_process.calls(copy_of(memory / f"order-{act}"), act, memory / f"order-{act}.log")
     calls = [call for call in calls if "= 0" in call]
     steps = iter(ORDERS[act])

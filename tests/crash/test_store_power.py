@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from prepcache import errors
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
-from support.crashing import AFTER, BEFORE, Disk, StoreProcess, needs, whole
+from support.crashing import AFTER, BEFORE, Disk, needs, whole
 from support.store_actor import key_of
 from support.stores import RECIPE
 
@@ -38,9 +38,7 @@ def disk(memory: Path) -> Iterator[Disk]:
 @pytest.mark.nightly(daily=DAILY)
 @pytest.mark.parametrize("call", CALLS + MORE_CALLS)
 @pytest.mark.parametrize("act", AFTER)
-def test_power_loss_at_any_step_leaves_all_or_nothing(
-    store_process: StoreProcess, copy_of: Callable[[Path], Path], disk: Disk, act: str, call: str
-) -> None:
+def test_power_loss_at_any_step_leaves_all_or_nothing(store_process, copy_of, disk, act, call):
     for n in itertools.count(1):
         root = copy_of(disk.path / "root")
         stores.sync(disk.path)
@@ -56,9 +54,7 @@ def test_power_loss_at_any_step_leaves_all_or_nothing(
 
 
 @pytest.mark.parametrize("act", ["purge", "differs"])
-def test_removed_files_do_not_come_back_after_power_loss(
-    copy_of: Callable[[Path], Path], disk: Disk, act: str
-) -> None:
+def test_removed_files_do_not_come_back_after_power_loss(copy_of, disk, act):
     """Where the index's log is overwritten in place, its sync does not write the filesystem's log."""
     root = copy_of(disk.path / "forgotten")
     store = Store(root, limits=stores.ROOMY)
@@ -84,7 +80,7 @@ def test_removed_files_do_not_come_back_after_power_loss(
     shutil.rmtree(root)
 
 
-def test_a_dead_disk_is_an_error_and_never_an_absence(copy_of: Callable[[Path], Path], disk: Disk) -> None:
+def test_a_dead_disk_is_an_error_and_never_an_absence(copy_of, disk):
     root = copy_of(disk.path / "root")
     stores.sync(disk.path)
     store = Store(root, limits=stores.ROOMY)
@@ -107,7 +103,7 @@ def test_a_dead_disk_is_an_error_and_never_an_absence(copy_of: Callable[[Path], 
     shutil.rmtree(root)
 
 
-def test_a_root_that_became_read_only_is_refused(copy_of: Callable[[Path], Path], disk: Disk) -> None:
+def test_a_root_that_became_read_only_is_refused(copy_of, disk):
     root = copy_of(disk.path / "read-only")
     disk.unmount()
     disk.mount("loop,ro")

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ def server() -> Iterator[JobServer]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("turn", range(TURNS))
-def test_a_daemon_killed_while_it_copies_loses_nothing(server: JobServer, turn: int, tmp_path: Path) -> None:
+def test_a_daemon_killed_while_it_copies_loses_nothing(server, turn, tmp_path):
     kill_at, is_done = turn + 1, False
     while not is_done:
         folder, bucket, other = (tmp_path / f"{name}{kill_at}" for name in ("box", "bucket", "other"))

@@ -97,7 +97,7 @@ def hits_of_the_next_job(box: Sandbox, count: int) -> int:
 
 
 @pytest.mark.parametrize("when", ["middle", "lazy", "stream"])
-def test_what_is_made_while_the_daemon_starts_is_stored(box: Sandbox, when: str) -> None:
+def test_what_is_made_while_the_daemon_starts_is_stored(box, when):
     said, told = ended(start(box, when, 20, **held_back(box)))
     assert when != "middle" or int(said) > 0, "there are entries as soon as the fill is over"
     assert "cannot be reached" not in told
@@ -106,7 +106,7 @@ def test_what_is_made_while_the_daemon_starts_is_stored(box: Sandbox, when: str)
 
 
 @pytest.mark.parametrize("what", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
-def test_jobs_share_again_when_the_daemon_answers_again(box: Sandbox, what: signal.Signals) -> None:
+def test_jobs_share_again_when_the_daemon_answers_again(box, what):
     ended(start(box, "look", 1))
     pid = int((box.folder / "cache" / "prepcache" / "start.lock").read_text())
     jobs = [start(box, "slow", 150) for _ in range(2)]
@@ -143,7 +143,7 @@ Path("ready").touch()
 """
 
 
-def test_a_notebooks_cell_that_is_run_again_is_a_hit(box: Sandbox) -> None:
+def test_a_notebooks_cell_that_is_run_again_is_a_hit(box):
     """Also a function that was moved to another cell as it is, while the daemon starts; not an edited one."""
     cells = box.folder / "cells.py"
     cells.write_text(NOTEBOOK)
@@ -172,7 +172,7 @@ Path("ready").touch()
 """
 
 
-def test_what_waits_for_a_daemon_is_a_miss_once_inputs_change(box: Sandbox) -> None:
+def test_what_waits_for_a_daemon_is_a_miss_once_inputs_change(box):
     script = box.folder / "observed.py"
     script.write_text(OBSERVED)
     said = box.python(script, environ=held_back(box)).stdout.splitlines()

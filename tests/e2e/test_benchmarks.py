@@ -43,7 +43,7 @@ def measured(folder: Path, rounds: int, peers: str, *contestants: str) -> tuple[
 
 
 @pytest.mark.nightly
-def test_contestants_are_measured_and_a_missing_peer_named(tmp_path: Path) -> None:
+def test_contestants_are_measured_and_a_missing_peer_named(tmp_path):
     results, printed = measured(tmp_path, 2, sys.executable, *OWN, "LMDB")
     for name in ["limit", *OWN]:
         assert "error" not in results[name], (name, results[name])
@@ -55,7 +55,7 @@ def test_contestants_are_measured_and_a_missing_peer_named(tmp_path: Path) -> No
     assert root.is_dir()
 
 
-def test_a_benchmark_epoch_with_wrong_samples_fails_its_check(tmp_path: Path) -> None:
+def test_a_benchmark_epoch_with_wrong_samples_fails_its_check(tmp_path):
     assert json.loads(python("-c", CHECKS, tmp_path, cwd=REPO).stdout) == [
         64,
         "an epoch has 56 of 64 samples",

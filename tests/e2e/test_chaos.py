@@ -32,7 +32,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("seed", "seconds"), CASES)
-def test_every_job_ends_well_and_nothing_is_left(box: Sandbox, seed: int, seconds: float) -> None:
+def test_every_job_ends_well_and_nothing_is_left(box, seed, seconds):
     chaos = Chaos(box, seed, span=SPAN, rounds=2, budget_bytes=BUDGET_BYTES)
     try:
         chaos.run(seconds)

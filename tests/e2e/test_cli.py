@@ -43,7 +43,7 @@ def keys(box: Serving) -> list[str]:
     return [*found, filled["artifacts"][0]["key"]]
 
 
-def test_ls_shows_a_row_each_and_their_sum(run: Run, keys: list[str]) -> None:
+def test_ls_shows_a_row_each_and_their_sum(run, keys):
     ended = run("ls")
     assert ended.code == 0
     for key in keys:
@@ -52,7 +52,7 @@ def test_ls_shows_a_row_each_and_their_sum(run: Run, keys: list[str]) -> None:
     assert re.search(r"3 entries, \d+ KiB", ended.out)
 
 
-def test_ls_prints_all_members_for_programs(run: Run, keys: list[str]) -> None:
+def test_ls_prints_all_members_for_programs(run, keys):
     told = run("ls", "--json", "--sort", "size_bytes").json
     assert told[0]["key"] == keys[2] and len(told) == 3
     assert {"digest", "recipe", "items", "rows", "cost_s", "owner", "is_pinned", "holds"} <= set(told[0])
@@ -72,11 +72,11 @@ def test_ls_prints_all_members_for_programs(run: Run, keys: list[str]) -> None:
         (["--limit", "2"], 2),
     ],
 )
-def test_ls_filters(run: Run, keys: list[str], filters: list[str], count: int) -> None:
+def test_ls_filters(run, keys, filters, count):
     assert len(run("ls", "--json", *filters).json) == count
 
 
-def test_show_takes_the_beginning_of_a_key_and_shows_the_recipe(run: Run, keys: list[str]) -> None:
+def test_show_takes_the_beginning_of_a_key_and_shows_the_recipe(run, keys):
     ended = run("show", keys[0][:10])
     assert ended.code == 0 and keys[0] in ended.out
     assert re.search(r"made by script +train.py", ended.out)
@@ -85,7 +85,7 @@ def test_show_takes_the_beginning_of_a_key_and_shows_the_recipe(run: Run, keys: 
     assert told["key"] == keys[0] and told["parts"] == {"format": 1}
 
 
-def test_a_key_that_is_not_there_or_is_none(run: Run, keys: list[str]) -> None:
+def test_a_key_that_is_not_there_or_is_none(run, keys):
     missing = f"{(int(keys[0][:8], 16) + 1) % 16**8:08x}"
     for command in ("show", "pin", "unpin", "verify"):
         ended = run(command, missing)
@@ -95,7 +95,7 @@ def test_a_key_that_is_not_there_or_is_none(run: Run, keys: list[str]) -> None:
     assert run("show", "ab" * 32).code == 1
 
 
-def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
+def test_pin_and_unpin(run, keys):
     pinned = run("pin", keys[0][:12], keys[1]).out.splitlines()
     assert [line.partition(" (")[0] for line in pinned] == [f"pinned {key[:12]}" for key in keys[:2]]
     assert {one["key"] for one in run("ls", "--pinned", "--json").json} == set(keys[:2])
@@ -104,13 +104,13 @@ def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
     assert run("ls", "--pinned", "--json").json == []
 
 
-def test_of_several_keys_none_is_pinned_where_one_is_not_there(run: Run, keys: list[str]) -> None:
+def test_of_several_keys_none_is_pinned_where_one_is_not_there(run, keys):
     missing = f"{(int(keys[0][:8], 16) + 1) % 16**8:08x}"
     assert run("pin", keys[0], missing).code == 1
     assert run("ls", "--pinned", "--json").json == []
 
 
-def test_a_purge_says_how_many_pinned_entries_go(run: Run, keys: list[str]) -> None:
+def test_a_purge_says_how_many_pinned_entries_go(run, keys):
     run("pin", keys[0])
     assert run("purge", "--all", "--dry-run").out.endswith(" (1 of them pinned)\n")
     assert run("purge", "--all", "--dry-run", "--json").json["pinned"] == 1
@@ -118,7 +118,7 @@ def test_a_purge_says_how_many_pinned_entries_go(run: Run, keys: list[str]) -> N
     assert run("purge", "--all", "-y").out.endswith(" (1 of them pinned)\n")
 
 
-def test_purge_with_dry_run_only_says_what_it_would_do(run: Run, keys: list[str]) -> None:
+def test_purge_with_dry_run_only_says_what_it_would_do(run, keys):
     for chosen in (["--recipe", OTHER_RECIPE], [keys[2][:8]], ["--older-than", "0s"], ["--all"]):
         lines = run("purge", *chosen, "--dry-run").out.splitlines()
         assert lines[0].startswith("KEY") and lines[-1].startswith("would remove "), lines
@@ -136,7 +136,7 @@ def idle(box: Serving) -> list[str]:
     return keys
 
 
-def test_purge_frees_so_much_and_the_coldest_go_first(run: Run, box: Serving, idle: list[str]) -> None:
+def test_purge_frees_so_much_and_the_coldest_go_first(run, box, idle):
     """What is pinned stays, and so does what a job reads."""
     order = [one["key"] for one in run("ls", "--json", "--sort", "created_at").json]
     assert order[::-1] == idle
@@ -158,13 +158,13 @@ def test_purge_frees_so_much_and_the_coldest_go_first(run: Run, box: Serving, id
 @pytest.mark.parametrize(
     "arguments", [[], ["--all", "--name", "x"], ["--all", "abcdef"], ["--all", "--free", "1GB"]]
 )
-def test_a_purge_says_what_or_all_and_not_both(run: Run, keys: list[str], arguments: list[str]) -> None:
+def test_a_purge_says_what_or_all_and_not_both(run, keys, arguments):
     ended = run("purge", *arguments)
     assert ended.code == 2 and ended.err == "prepcache: give keys, filters or --free, or --all alone\n"
     assert len(run("ls", "--json").json) == 3
 
 
-def test_explain_takes_the_beginning_of_a_name(run: Run, box: Serving, keys: list[str]) -> None:
+def test_explain_takes_the_beginning_of_a_name(run, box, keys):
     assert re.search(r"^name +tests.recipe$", run("explain", "--name", "tests.*").out, re.M)
     job = box.job()
     job.recipe = "5a" * 32
@@ -177,7 +177,7 @@ def test_explain_takes_the_beginning_of_a_name(run: Run, box: Serving, keys: lis
 PURGE = [sys.executable, "-c", "from prepcache.command.cli import main; main()", "purge", "--all"]
 
 
-def test_where_there_is_nobody_to_ask_a_purge_wants_yes(run: Run, keys: list[str]) -> None:
+def test_where_there_is_nobody_to_ask_a_purge_wants_yes(run, keys):
     for answer in ("y\n", ""):
         ended = subprocess.run(PURGE, input=answer, capture_output=True, text=True, timeout=60, check=False)
         assert (ended.returncode, ended.stdout) == (2, "")
@@ -190,7 +190,7 @@ def test_where_there_is_nobody_to_ask_a_purge_wants_yes(run: Run, keys: list[str
         assert len(run("ls", "--json").json) == left
 
 
-def test_on_a_terminal_a_purge_asks_first(run: Run, keys: list[str]) -> None:
+def test_on_a_terminal_a_purge_asks_first(run, keys):
     for answer, left in (("n\n", 3), ("y\n", 0)):
         with terminal("purge", "--all", environ={}) as seen:
             seen.until("This removes 3 entries")
@@ -199,9 +199,7 @@ def test_on_a_terminal_a_purge_asks_first(run: Run, keys: list[str]) -> None:
         assert len(run("ls", "--json").json) == left
 
 
-def test_a_purge_leaves_what_others_own(
-    run: Run, box: Serving, keys: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_purge_leaves_what_others_own(run, box, keys, monkeypatch):
     monkeypatch.setattr(Auth, "caller", lambda _, peer, *__: Caller(4242, peer))
     for chosen in (("--name", "tests.recipe"), ("--all",)):
         ended = run("purge", *chosen, "--yes")
@@ -211,9 +209,7 @@ def test_a_purge_leaves_what_others_own(
     assert len(run("ls", "--json").json) == 3
 
 
-def test_verify_reports_unreadable_entries_as_unknown(
-    run: Run, keys: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_reports_unreadable_entries_as_unknown(run, keys, monkeypatch):
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
@@ -224,7 +220,7 @@ def test_verify_reports_unreadable_entries_as_unknown(
     assert run("verify", keys[0], "--json").json["unreadable"] == [keys[0]]
 
 
-def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving, keys: list[str]) -> None:
+def test_verify_reads_all_and_its_exit_code_tells_damage(run, box, keys):
     ended = run("verify")
     assert ended.code == 0 and "read 3 entries" in ended.out and "0 damaged" in ended.out
     (digest,) = {one["digest"] for one in run("ls", "--json").json if one["key"] == keys[2]}
@@ -242,9 +238,7 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving,
     assert not path.exists()
 
 
-def test_status_shows_the_daemon_its_store_and_who_is_connected(
-    run: Run, box: Serving, keys: list[str]
-) -> None:
+def test_status_shows_the_daemon_its_store_and_who_is_connected(run, box, keys):
     ended = run("status")
     assert ended.code == 0
     for text in (str(box.uds), box.store.root, "train.py", "eval.py"):
@@ -256,7 +250,7 @@ def test_status_shows_the_daemon_its_store_and_who_is_connected(
     assert "token" not in json.dumps(told["sessions"])
 
 
-def test_tier_pull_and_gc(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tier_pull_and_gc(run, tmp_path, monkeypatch):
     """An artifact is fetched by its recipe; one that no manifest names is listed, then deleted."""
     (bucket := tmp_path / "bucket").mkdir()
     with fleet.box(tmp_path / "first", bucket) as first:
@@ -281,7 +275,7 @@ def test_tier_pull_and_gc(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert kept.exists() and not stray.exists()
 
 
-def test_a_pipe_that_closes_early_is_no_error(keys: list[str]) -> None:
+def test_a_pipe_that_closes_early_is_no_error(keys):
     program = f"{sys.executable} -c 'from prepcache.command.cli import main; main()'"
     ended = subprocess.run(
         ["bash", "-c", f"{program} ls --json | head -c 1"],

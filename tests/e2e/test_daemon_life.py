@@ -92,9 +92,7 @@ def fill(folder: Path, http: httpx.Client, names: str = "abc") -> None:
 @pytest.mark.parametrize(
     "options", [(), ("--fork",)], ids=["alone", "with a worker that inherits its sockets"]
 )
-def test_what_a_killed_job_had_is_free_before_it_would_lapse(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_what_a_killed_job_had_is_free_before_it_would_lapse(tmp_path, options):
     with served(tmp_path) as (_, http), holder(tmp_path / "s.sock", *options) as dying:
         job = open_job(http)
         job.resolve()
@@ -104,7 +102,7 @@ def test_what_a_killed_job_had_is_free_before_it_would_lapse(
         assert [one["name"] for one in http.get("/v1/sessions").json()["sessions"]] == ["job"]
 
 
-def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
+def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path):
     with served(tmp_path) as (daemon, http), holder(tmp_path / "s.sock"):
         job = open_job(http)
         job.resolve()
@@ -134,7 +132,7 @@ __main__.main()
 """
 
 
-def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> None:
+def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path):
     """Also one that comes while it starts: it reloads then. And it leaves the metrics of a job alone."""
     metrics = tmp_path / "metrics"
     metrics.mkdir()
@@ -150,7 +148,7 @@ def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> Non
         assert daemon.wait(READY_S) == 0 and list(metrics.iterdir()) == []
 
 
-def test_a_second_daemon_on_the_same_root_is_refused(tmp_path: Path) -> None:
+def test_a_second_daemon_on_the_same_root_is_refused(tmp_path):
     with served(tmp_path) as (first, http):
         places = ("--root", str(tmp_path / "root"), "--uds", str(tmp_path / "s.sock"))
         second = prepcached("serve", *places, code=29)
@@ -160,7 +158,7 @@ def test_a_second_daemon_on_the_same_root_is_refused(tmp_path: Path) -> None:
         assert http.get("/healthz").status_code == 200
 
 
-def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path: Path) -> None:
+def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path):
     with process(tmp_path, "--idle-exit", "600") as daemon:
         with http_client(tmp_path / "s.sock") as http:
             assert http.get("/healthz").status_code == 200
@@ -171,7 +169,7 @@ def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path: Path) -> None
         pass
 
 
-def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
+def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path):
     with process(tmp_path, "--idle-exit", "0.3") as daemon:
         with http_client(tmp_path / "s.sock") as http:
             job = open_job(http)
@@ -183,7 +181,7 @@ def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
         assert not (tmp_path / "s.sock").exists()
 
 
-def test_who_only_looks_does_not_keep_a_daemon_on_demand(tmp_path: Path) -> None:
+def test_who_only_looks_does_not_keep_a_daemon_on_demand(tmp_path):
     """A page that is left open, and a command that watches: they stay connected, or ask again and again."""
     head = b"HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     with served(tmp_path, "--idle-exit", "0.3") as (daemon, http):
@@ -198,7 +196,7 @@ def test_who_only_looks_does_not_keep_a_daemon_on_demand(tmp_path: Path) -> None
         assert wait_until(has_ended_under_looks) and daemon.returncode == 0
 
 
-def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> None:
+def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path):
     token = tmp_path / "token"
     token.write_text("correct-horse-battery-staple")
     token.chmod(0o600)
@@ -220,7 +218,7 @@ def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> No
     assert [line for line in log.splitlines() if not line[:4].isdigit()] == []
 
 
-def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -> None:
+def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path):
     told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with told, listener:
@@ -262,7 +260,7 @@ def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -
             daemon.wait()
 
 
-def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
+def test_stop_check_and_rebuild_from_the_command_line(tmp_path):
     config = tmp_path / "prepcached.toml"
     config.write_text(f'root = "{tmp_path}/root"\n')
 
@@ -288,9 +286,7 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
 
 
-def test_stop_ends_the_daemon_that_the_environment_names(
-    tmp_path: Path,
-) -> None:
+def test_stop_ends_the_daemon_that_the_environment_names(tmp_path):
     def stop(url: str, code: int, **more: str) -> subprocess.CompletedProcess[str]:
         environ = {name: text for name, text in os.environ.items() if not name.startswith("PREPCACHE")}
         environ |= {"XDG_CACHE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": "", "PREPCACHE_URL": url, **more}
@@ -305,7 +301,7 @@ def test_stop_ends_the_daemon_that_the_environment_names(
     assert stopped.stdout == f"stopped the daemon at {tmp_path}/s.sock (pid {daemon.pid})\n"
 
 
-def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -> None:
+def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path):
     bystander = subprocess.Popen(["sleep", "300"])
     fake = FakeDaemon(str(tmp_path / "s.sock"), lambda _: reply({"pid": bystander.pid}))
     try:
@@ -318,7 +314,7 @@ def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -
         bystander.wait()
 
 
-def test_a_daemon_of_64_descriptors_serves_and_refuses_by_name(tmp_path: Path) -> None:
+def test_a_daemon_of_64_descriptors_serves_and_refuses_by_name(tmp_path):
     limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
     limited += "runpy.run_module('prepcached', run_name='__main__', alter_sys=True)"
     uds = tmp_path / "s.sock"
@@ -335,7 +331,7 @@ def test_a_daemon_of_64_descriptors_serves_and_refuses_by_name(tmp_path: Path) -
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-def test_a_thousand_idle_connections_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_a_thousand_idle_connections_keep_nobody_waiting(tmp_path):
     uds = tmp_path / "s.sock"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
@@ -356,7 +352,7 @@ def test_a_thousand_idle_connections_keep_nobody_waiting(tmp_path: Path) -> None
         assert b"prepcache_refused_connections_total 0.0" in http.get("/metrics").content
 
 
-def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
+def test_the_budget_changes_while_the_daemon_runs(tmp_path):
     config = tmp_path / "prepcached.toml"
     config.write_text('max_bytes = "64MiB"\nmin_free = "1MiB"\n')
     with served(tmp_path, "--config", str(config), environ={}) as (daemon, http):
@@ -383,7 +379,7 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["root", "root/v1"])
-def test_a_daemon_whose_root_is_removed_ends(tmp_path: Path, what: str) -> None:
+def test_a_daemon_whose_root_is_removed_ends(tmp_path, what):
     with served(tmp_path) as (first, http):
         open_job(http, "still connected").resolve()
         os.rename(tmp_path / what, tmp_path / "removed")
@@ -411,7 +407,7 @@ def damage(path: Path, skipped: int) -> None:
         file.write(os.urandom(max(0, size - skipped)))
 
 
-def test_a_damaged_index_ends_the_daemon_and_is_rebuilt(tmp_path: Path) -> None:
+def test_a_damaged_index_ends_the_daemon_and_is_rebuilt(tmp_path):
     index = tmp_path / "root" / "v1" / "index.sqlite"
     with served(tmp_path) as (first, http):
         fill(tmp_path, http)
@@ -460,7 +456,7 @@ def starting(folder: Path) -> Iterator[subprocess.Popen[str]]:
             daemon.kill()
 
 
-def test_a_daemon_listens_before_it_loads_its_libraries(tmp_path: Path) -> None:
+def test_a_daemon_listens_before_it_loads_its_libraries(tmp_path):
     with starting(tmp_path) as daemon, socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)
         client.connect(str(tmp_path / "s"))
@@ -471,7 +467,7 @@ def test_a_daemon_listens_before_it_loads_its_libraries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["failed", "stopped"])
-def test_a_start_that_ends_early_leaves_no_socket(tmp_path: Path, end: str) -> None:
+def test_a_start_that_ends_early_leaves_no_socket(tmp_path, end):
     with starting(tmp_path) as daemon:
         if end == "stopped":
             daemon.send_signal(signal.SIGTERM)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from support.sandbox import Sandbox
-
 REPO = Path(__file__).resolve().parents[2]
 
 JOB = """
@@ -34,7 +32,7 @@ assert "prepcached.daemon" in sys.modules and "torch" not in sys.modules
 """
 
 
-def test_no_module_of_the_daemon_imports_torch() -> None:
+def test_no_module_of_the_daemon_imports_torch():
     subprocess.run([sys.executable, "-c", ALL], check=True)
 
 
@@ -51,7 +49,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_daemon_without_torch_serves_jobs_with_it(bare: Path, box: Sandbox) -> None:
+def test_a_daemon_without_torch_serves_jobs_with_it(bare, box):
     assert subprocess.run([bare, "-c", "import torch"], capture_output=True, check=False).returncode == 1
     socket = box.folder / "d.sock"
     job = box.folder / "job.py"

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from prepcache import CachedDataset, Client
-from support.jobs import Jobs
 
 INTERRUPTED = """
 ready = []
@@ -35,7 +34,7 @@ tell(ds)
 """
 
 
-def test_an_interrupted_fill_is_continued_by_the_next_run(jobs: Jobs) -> None:
+def test_an_interrupted_fill_is_continued_by_the_next_run(jobs):
     facts = jobs.run(jobs.write(INTERRUPTED))
     assert (facts["hit"], facts["computed"]) == (7, 13)
 
@@ -61,9 +60,7 @@ prepcache.CachedDataset(range(20), make)
 """
 
 
-def test_a_function_that_raises_reports_what_was_stored(
-    jobs: Jobs,
-) -> None:
+def test_a_function_that_raises_reports_what_was_stored(jobs):
     said = jobs.run(jobs.write(RAISING), exit_code=1).splitlines()
     kept = "7 of 20 items are stored; the next run continues from there, unless the code is edited"
     assert f"prepcache: job.make: ended by an error: {kept}" in said
@@ -85,7 +82,7 @@ def opened(client: Client, **options: Any) -> CachedDataset[Any]:
     return CachedDataset(range(50), make, code=None, version="1", progress=False, client=client, **options)
 
 
-def test_indices_batches_and_transforms(client: Client) -> None:
+def test_indices_batches_and_transforms(client):
     CALLS.clear()
     ds = opened(client)
     for i in (0, 49, -1, -50, np.int64(7), torch.tensor(7)):
@@ -121,7 +118,7 @@ def test_indices_batches_and_transforms(client: Client) -> None:
     assert doubled.report().hit == 50 and sorted(CALLS) == list(range(50))
 
 
-def test_pickles_and_threads_read_the_same_maps(client: Client) -> None:
+def test_pickles_and_threads_read_the_same_maps(client):
     CALLS.clear()
     ds = opened(client)
     again = pickle.loads(pickle.dumps(ds))
@@ -159,7 +156,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["workers", "processes", "threads"])
-def test_workers_and_executors_preprocess_each_item_once(jobs: Jobs, how: str) -> None:
+def test_workers_and_executors_preprocess_each_item_once(jobs, how):
     assert jobs.run(jobs.write(PARALLEL), how)["computed"] == 60
     assert jobs.calls() == Counter(dict.fromkeys(range(60), 1))
 
@@ -196,7 +193,7 @@ tell()
 """
 
 
-def test_cached_functions_compute_whole_trees_once(jobs: Jobs) -> None:
+def test_cached_functions_compute_whole_trees_once(jobs):
     folder = jobs.box.folder / "files"
     folder.mkdir()
     for number in range(3):
@@ -232,7 +229,7 @@ tell(data.test, samples=[*data.train, *data.val, *data.test])
 """
 
 
-def test_an_object_may_keep_the_data_sets_that_its_method_makes(jobs: Jobs) -> None:
+def test_an_object_may_keep_the_data_sets_that_its_method_makes(jobs):
     """They count by their samples, so in the next job they count alike; other samples are another state."""
     script = jobs.write(HOLDER)
     assert jobs.run(script, "[3, 4]")["samples"] == [2, 4, 6, 8, 18]
@@ -257,7 +254,7 @@ tell(ds, samples=list(ds))
 """
 
 
-def test_a_data_set_in_a_function_counts_by_its_own_inputs(jobs: Jobs) -> None:
+def test_a_data_set_in_a_function_counts_by_its_own_inputs(jobs):
     script = jobs.write(READER)
     words = jobs.box.folder / "words.txt"
     words.write_text("one")

@@ -2,8 +2,6 @@
 
 import pytest
 
-from support.jobs import Jobs
-
 LISTENING = """
 said = listening()
 
@@ -38,7 +36,7 @@ tell(opened([1, 2, 3]))
 """
 
 
-def test_a_list_is_read_as_it_was_when_opened(jobs: Jobs) -> None:
+def test_a_list_is_read_as_it_was_when_opened(jobs):
     assert jobs.run(jobs.write(LISTENING + REORDERED))["hit"] == 3
     assert set(jobs.calls()) == {1, 2, 3}
 
@@ -86,7 +84,7 @@ else:
 
 
 @pytest.mark.parametrize("kind", ["array", "pair", "dict", "object"])
-def test_a_sequence_may_give_all_items_in_the_same_memory(jobs: Jobs, kind: str) -> None:
+def test_a_sequence_may_give_all_items_in_the_same_memory(jobs, kind):
     jobs.run(jobs.write(REUSED), kind)
 
 
@@ -124,7 +122,7 @@ tell(again)
 @pytest.mark.parametrize(
     ("how", "source"), [("access", "sequence"), ("prepare", "values"), ("prepare", "read")]
 )
-def test_altered_items_are_not_stored_and_are_named(jobs: Jobs, how: str, source: str) -> None:
+def test_altered_items_are_not_stored_and_are_named(jobs, how, source):
     assert jobs.run(jobs.write(LISTENING + ROWS + ALTERED), how, source)["hit"] == 1
 
 
@@ -159,7 +157,7 @@ tell()
 
 
 @pytest.mark.parametrize("how", ["lazy", "prepared"])
-def test_an_item_altered_by_the_function_is_restored_each_time(jobs: Jobs, how: str) -> None:
+def test_an_item_altered_by_the_function_is_restored_each_time(jobs, how):
     jobs.run(jobs.write(LISTENING + IN_PLACE), how)
 
 
@@ -176,7 +174,7 @@ tell(ds, samples=list(ds))
 
 
 @pytest.mark.parametrize("way", ["lazy", "filled"])
-def test_what_is_made_of_a_file_edited_since_is_not_stored(jobs: Jobs, way: str) -> None:
+def test_what_is_made_of_a_file_edited_since_is_not_stored(jobs, way):
     """It would be found under the digest of what the file held when it was opened."""
     for name in "ab":
         (jobs.box.folder / f"{name}.txt").write_text(name)

@@ -4,15 +4,13 @@ import errno
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from prepcache import CachedDataset, Client
-from support.jobs import Jobs
+from prepcache import CachedDataset
 
 EXPANDED = """
 def lines(path, width):
@@ -31,7 +29,7 @@ tell(ds, samples=len(ds))
 """
 
 
-def test_expanding_items_are_shared_and_work_without_a_daemon(jobs: Jobs) -> None:
+def test_expanding_items_are_shared_and_work_without_a_daemon(jobs):
     folder = jobs.box.folder / "texts"
     folder.mkdir()
     for number in range(6):
@@ -71,11 +69,11 @@ if __name__ == "__main__":
 """
 
 
-def test_expanded_positions_survive_a_lost_artifact(jobs: Jobs) -> None:
+def test_expanded_positions_survive_a_lost_artifact(jobs):
     jobs.run(jobs.write(EXPANDED_ELSEWHERE))
 
 
-def test_expanded_samples_that_cannot_be_kept_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expanded_samples_that_cannot_be_kept_are_reported(monkeypatch):
     monkeypatch.setenv("PREPCACHE", "off")
     monkeypatch.setattr(tempfile, "mkstemp", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     with pytest.raises(OSError, match="TMPDIR") as told:
@@ -83,9 +81,7 @@ def test_expanded_samples_that_cannot_be_kept_are_reported(monkeypatch: pytest.M
     assert told.value.errno == errno.ENOSPC
 
 
-def test_what_a_large_expanded_item_read_is_checked(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_large_expanded_item_read_is_checked(client, tmp_path, monkeypatch):
     monkeypatch.setattr("prepcache.fill.pending.COMMIT_BYTES", 20_000)
     monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
     folder, vocabulary = str(tmp_path), tmp_path / "vocab.txt"

@@ -34,7 +34,7 @@ tell(hit=told)
 
 
 @pytest.mark.parametrize("code", ["function", "script"])
-def test_values_computed_at_import_cost_no_recompute(jobs: Jobs, code: str) -> None:
+def test_values_computed_at_import_cost_no_recompute(jobs, code):
     """Whether a data set was opened before or after the calls for another had loaded the module."""
     written(jobs, THREE)
     script = jobs.box.folder / "job.py"
@@ -42,7 +42,7 @@ def test_values_computed_at_import_cost_no_recompute(jobs: Jobs, code: str) -> N
     assert hits == [[0, 0, 0], [2, 2, 2]]
 
 
-def test_a_constant_made_from_a_setting_is_not_a_fresh_one(jobs: Jobs) -> None:
+def test_a_constant_made_from_a_setting_is_not_a_fresh_one(jobs):
     written(
         jobs,
         """

@@ -4,8 +4,6 @@ from collections import Counter
 
 import pytest
 
-from support.jobs import Jobs
-
 READING = """
 def make(item):
     called(item)
@@ -25,7 +23,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_edited_file_that_the_function_opened_is_a_named_miss(jobs: Jobs, workers: int) -> None:
+def test_an_edited_file_that_the_function_opened_is_a_named_miss(jobs, workers):
     vocabulary = jobs.box.folder / "vocabulary.txt"
     vocabulary.write_text("a b c")
     script = jobs.write(READING)
@@ -77,7 +75,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["executor", "lazy"])
-def test_what_other_processes_read_counts_too(jobs: Jobs, how: str) -> None:
+def test_what_other_processes_read_counts_too(jobs, how):
     vocabulary = jobs.box.folder / "vocabulary.txt"
     vocabulary.write_text("a b c")
     script = jobs.write(ELSEWHERE)
@@ -109,7 +107,7 @@ tell(val, train=train.report().computed)
 """
 
 
-def test_a_file_that_is_loaded_once_counts_for_every_data_set(jobs: Jobs) -> None:
+def test_a_file_that_is_loaded_once_counts_for_every_data_set(jobs):
     vocabulary = jobs.box.folder / "vocabulary.txt"
     vocabulary.write_text("a b c")
     script = jobs.write(ONCE)
@@ -139,7 +137,7 @@ def scale(x): return x * SCALE
 
 
 @pytest.mark.parametrize("way", ["eager", "lazy"])
-def test_a_file_loaded_by_an_import_counts_for_every_data_set(jobs: Jobs, way: str) -> None:
+def test_a_file_loaded_by_an_import_counts_for_every_data_set(jobs, way):
     """Only the first to call the function sees it being read."""
     (jobs.box.folder / "settings.py").write_text(SETTINGS)
     script = jobs.write(LOADED_LATER)
@@ -165,7 +163,7 @@ tell(ds, total=sum(ds))
 """
 
 
-def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs) -> None:
+def test_each_item_may_have_a_file_of_its_own_beside_it(jobs):
     """Twelve artifacts, each of which names all the masks that were read before it."""
     masks = jobs.box.folder / "masks"
     masks.mkdir()
@@ -222,7 +220,7 @@ tell(samples=[float(sample) for ds in sets for sample in ds], hits=sum(ds.report
 """
 
 
-def test_what_is_read_into_what_does_not_count_is_an_input(jobs: Jobs) -> None:
+def test_what_is_read_into_what_does_not_count_is_an_input(jobs):
     """Only the first data set to call the function sees it being read."""
     script = jobs.write(LEFT_OUT)
     for offset, hits in ((100, 0), (200, 0), (200, 9)):

@@ -2,8 +2,6 @@
 
 import pytest
 
-from support.jobs import Jobs
-
 LAZY = """
 V = 2
 OPTS = {"k": 1, "list": [1]}
@@ -27,13 +25,13 @@ else:
 RIGHT = [2 * item for item in range(1, 9)]
 
 
-def test_samples_made_after_a_global_was_set_are_not_stored(jobs: Jobs) -> None:
+def test_samples_made_after_a_global_was_set_are_not_stored(jobs):
     script = jobs.write(LAZY)
     assert jobs.run(script, "global")["made"] == [2, 4, 15, 20, 25]
     assert jobs.run(script, "look")["samples"] == RIGHT
 
 
-def test_a_config_altered_by_the_caller_is_passed_as_it_was(jobs: Jobs) -> None:
+def test_a_config_altered_by_the_caller_is_passed_as_it_was(jobs):
     script = jobs.write(LAZY)
     assert jobs.run(script, "config")["made"] == RIGHT[:5]
     looked = jobs.run(script, "look")
@@ -68,7 +66,7 @@ tell(ds, samples=list(ds))
 
 
 @pytest.mark.parametrize("what", ["global", "dict"])
-def test_what_another_thread_changes_during_a_fill_is_not_stored(jobs: Jobs, what: str) -> None:
+def test_what_another_thread_changes_during_a_fill_is_not_stored(jobs, what):
     script = jobs.write(FILLING)
     first = jobs.run(script, what)
     assert first["samples"][-1] == 59 * {"global": 5, "dict": 10}[what]
@@ -100,7 +98,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("who", "how"), [("workers", "spawn"), ("executor", "spawn"), ("executor", "fork")])
-def test_a_worker_without_the_jobs_settings_stores_nothing(jobs: Jobs, who: str, how: str) -> None:
+def test_a_worker_without_the_jobs_settings_stores_nothing(jobs, who, how):
     (jobs.box.folder / "sizes.py").write_text("WIDTH = 2\ndef make(item): return item * WIDTH\n")
     script = jobs.write(SPAWNED)
     told = jobs.run(script, who, how)
@@ -144,7 +142,7 @@ def by_list(): return FUNCTIONS[0]()
         ("forkserver", "by_list()"),
     ],
 )
-def test_an_executor_with_outdated_code_stores_nothing(jobs: Jobs, how: str, what: str) -> None:
+def test_an_executor_with_outdated_code_stores_nothing(jobs, how, what):
     """The job has not loaded it: it counts as its file is now."""
     helper = jobs.box.folder / "helper.py"
     helper.write_text(OUTDATED.format(n=2))
@@ -160,7 +158,7 @@ def test_an_executor_with_outdated_code_stores_nothing(jobs: Jobs, how: str, wha
 
 
 @pytest.mark.parametrize("how", ["spawn", "fork"])
-def test_an_executor_keeps_what_it_makes_with_a_new_module(jobs: Jobs, how: str) -> None:
+def test_an_executor_keeps_what_it_makes_with_a_new_module(jobs, how):
     """The job has written it after it began, as the user of a notebook does."""
     helper = jobs.box.folder / "helper.py"
     (jobs.box.folder / "sizes.py").write_text(

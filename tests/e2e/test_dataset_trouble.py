@@ -4,8 +4,6 @@ import shutil
 
 import pytest
 
-from support.sandbox import Sandbox
-
 JOB = """
 import prepcache
 from prepcache.daemon import session
@@ -20,7 +18,7 @@ assert list(ds) == list(range(5))
 """
 
 
-def test_a_fill_that_ends_early_says_why_once(box: Sandbox) -> None:
+def test_a_fill_that_ends_early_says_why_once(box):
     box.start_daemon()
     said = box.python("-c", JOB).stderr.splitlines()
     assert [line for line in said if "unforeseen" in line] == [
@@ -46,7 +44,7 @@ print(ds.cached())
 
 
 @pytest.mark.parametrize("is_lazy", [False, True])
-def test_a_recipe_that_failed_to_register_is_registered_later(box: Sandbox, is_lazy: bool) -> None:
+def test_a_recipe_that_failed_to_register_is_registered_later(box, is_lazy):
     box.start_daemon()
     done = box.python("-c", LATE.replace("LAZY", str(is_lazy)))
     assert (done.stdout, "is not registered" in done.stderr) == ("5\n", False)
@@ -64,7 +62,7 @@ print([ds[i] for i in range(3)], ds.report().hit)
 """
 
 
-def test_a_job_works_in_a_removed_working_directory(box: Sandbox) -> None:
+def test_a_job_works_in_a_removed_working_directory(box):
     box.start_daemon()
     read = box.folder / "prep" / "read"
     read.parent.mkdir()
@@ -92,7 +90,7 @@ print(list(ds), ds.report().computed)
 
 
 @pytest.mark.parametrize("is_running", [False, True], ids=["no daemon", "a daemon"])
-def test_a_program_that_embeds_python_has_its_samples(box: Sandbox, is_running: bool) -> None:
+def test_a_program_that_embeds_python_has_its_samples(box, is_running):
     """R's reticulate and C++ applications have no interpreter of their own to name, and no command line."""
     (box.folder / "prep.py").write_text("def f(item): return item")
     if is_running:
@@ -110,7 +108,7 @@ print(ds.report().declined)
 """
 
 
-def test_no_room_for_a_recipe_is_said_with_the_remedy(box: Sandbox) -> None:
+def test_no_room_for_a_recipe_is_said_with_the_remedy(box):
     why = f"no room for another recipe: the disk under {box.folder}/cache/prepcache has "
     free = shutil.disk_usage(box.folder)
     full = {"PREPCACHED_MIN_FREE": str((free.free + free.total) // 2)}

@@ -32,7 +32,7 @@ def make_files(jobs: Jobs, count: int) -> Path:
     return folder
 
 
-def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs: Jobs) -> None:
+def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs):
     """All that a warm data set promises, in one go: each step says how many calls it may take."""
     folder = make_files(jobs, 2000)
     script = jobs.write(FILES)
@@ -79,7 +79,7 @@ def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs: Jobs) -> N
     assert grown["hit"] == 2000
 
 
-def test_modes_off_readonly_and_refresh(jobs: Jobs) -> None:
+def test_modes_off_readonly_and_refresh(jobs):
     folder = make_files(jobs, 10)
     script = jobs.write(FILES)
     jobs.run(script, folder, "files[:6]", 1)
@@ -138,7 +138,7 @@ def sources(facts: dict[str, list[tuple[int, int]]]) -> dict[int, set[int]]:
 
 
 @pytest.mark.parametrize("how", [(), ("expand",)])
-def test_later_jobs_read_refreshed_items(jobs: Jobs, how: tuple[str, ...]) -> None:
+def test_later_jobs_read_refreshed_items(jobs, how):
     """What lay beside them in a replaced artifact is preprocessed again where it is read."""
     script = jobs.write(JOB)
     jobs.run(script, 1, "range(12)", *how)
@@ -152,7 +152,7 @@ def test_later_jobs_read_refreshed_items(jobs: Jobs, how: tuple[str, ...]) -> No
     assert again == {item: {4} for item in (2, 3) if item in may_be}
 
 
-def test_a_purge_of_refreshed_items_does_not_restore_old_ones(jobs: Jobs) -> None:
+def test_a_purge_of_refreshed_items_does_not_restore_old_ones(jobs):
     script = jobs.write(JOB)
     jobs.run(script, 1, "range(6)")
     jobs.run(script, 2, "range(3)", PREPCACHE="refresh")

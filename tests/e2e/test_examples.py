@@ -98,9 +98,7 @@ def box(box: Sandbox) -> Sandbox:
     return box
 
 
-def test_the_demos_table_fits_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demos_table_fits_80_columns(capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     demo = importlib.import_module("demo")
     facts = dict.fromkeys(("computed", "waited", "hit", "items"), 1601)
@@ -114,7 +112,7 @@ def test_the_demos_table_fits_80_columns(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("example", CASES, ids=lambda example: example.script)
-def test_example_preprocesses_exactly_what_changed(example: Example, box: Sandbox) -> None:
+def test_example_preprocesses_exactly_what_changed(example, box):
     code = box.folder / "code"
     shutil.copytree(EXAMPLES, code)
     example.lay(box.folder)

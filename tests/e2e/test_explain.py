@@ -5,12 +5,11 @@ import json
 import re
 import sqlite3
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepcache import CachedDataset, Client
+from prepcache import CachedDataset
 from prepcache.daemon.http import Transport
 from prepcache.errors import DaemonUnreachable, NotFound, StoreError
 from prepcache.report import NOT_KNOWN
@@ -68,7 +67,7 @@ def command(jobs: Jobs, *arguments: str) -> Any:
     return jobs.box.python("-c", COMMAND, "explain", *arguments).stdout
 
 
-def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
+def test_the_line_at_open_says_hit_or_miss_and_why(jobs):
     """First miss, hit, config, definition, unreached lines, items, in one life of a cache."""
     line, told = run(jobs)
     assert line.startswith("miss prep.tokenize: nothing of this name is cached yet; 4 items, 0 hit")
@@ -103,7 +102,7 @@ def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
     assert told["why"] == ["2 of 5 items not cached: b.txt, e.txt"]
 
 
-def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
+def test_a_job_that_may_not_write_hears_why_too(jobs):
     run(jobs)
     line, told = run(jobs, {"config": {"max_len": 1}}, PREPCACHE="readonly")
     assert "miss prep.tokenize: config.max_len (not there) -> 1; PREPCACHE=readonly" in line
@@ -120,7 +119,7 @@ def _without_ages(text: str) -> str:
     return re.sub(r"(just )?\bnow\b|\d+ s ago", "AGO", text)
 
 
-def test_secrets_are_not_in_the_reason(jobs: Jobs) -> None:
+def test_secrets_are_not_in_the_reason(jobs):
     edit(jobs, "max_len=128", "max_len=128, api_key=None")
     run(jobs, {"config": {"api_key": "hunter2"}})
     line, _ = run(jobs, {"config": {"api_key": "hunter3"}})
@@ -132,7 +131,7 @@ def test_secrets_are_not_in_the_reason(jobs: Jobs) -> None:
     assert b"config" in kept and b"hunter" not in kept
 
 
-def test_explain_takes_a_name_a_recipe_and_an_entry(jobs: Jobs) -> None:
+def test_explain_takes_a_name_a_recipe_and_an_entry(jobs):
     _, first = run(jobs)
     _, second = run(jobs, {"config": {"max_len": 7}})
     told = json.loads(command(jobs, "--json"))
@@ -151,7 +150,7 @@ def test_explain_takes_a_name_a_recipe_and_an_entry(jobs: Jobs) -> None:
     assert re.search(r"^code +same *$", people, re.M)
 
 
-def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
+def test_explain_agrees_with_the_job_on_partial_misses(jobs):
     _, first = run(jobs)
     _, second = run(jobs, {"config": {"max_len": 7}})
     jobs.box.python("-c", COMMAND, "purge", "--recipe", second["recipe"], "--yes")
@@ -174,7 +173,7 @@ def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     assert told["recipe"] == first["recipe"] and told["summary"] == "1 of 5 items not cached: e.txt"
 
 
-def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
+def test_explain_gives_the_same_reason_as_the_job(jobs):
     edit(jobs, "return normalise(", 'return Path(__file__).with_name("vocab.txt").read_text() + normalise(')
     vocabulary, folder = jobs.box.folder / "vocab.txt", jobs.box.folder / "data"
     vocabulary.write_text("one ")
@@ -210,9 +209,7 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     "error",
     [DaemonUnreachable("gone", why="broken"), NotFound("no such endpoint"), StoreError("the disk says no")],
 )
-def test_a_daemon_that_does_not_explain_is_no_error(
-    client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_daemon_that_does_not_explain_is_no_error(client, monkeypatch, error):
     call = Transport.call
 
     def refused(self: Transport, method: str, path: str, *given: Any, **named: Any) -> Any:
@@ -224,7 +221,7 @@ def test_a_daemon_that_does_not_explain_is_no_error(
     assert CachedDataset([1], str, client=client, progress=False).report().why == (NOT_KNOWN,)
 
 
-def test_a_miss_names_files_and_no_values(client: Client, tmp_path: Path) -> None:
+def test_a_miss_names_files_and_no_values(client, tmp_path):
     (tmp_path / "a.txt").touch()
     options: Any = {"code": None, "version": "1", "root": tmp_path, "client": client, "progress": False}
     CachedDataset(["there"], str, **options)

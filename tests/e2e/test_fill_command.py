@@ -97,19 +97,19 @@ def command(box: Sandbox, project: Path, *words: str) -> Any:
     return json.loads(box.python("-m", "prepcache", *words, "--json", cwd=project).stdout)
 
 
-def test_a_job_hits_what_a_fill_has_made(box: Sandbox, project: Path) -> None:
+def test_a_job_hits_what_a_fill_has_made(box, project):
     told = command(box, project, "fill", "train.py:make")
     assert (told["items"], told["hit"], told["computed"]) == (COUNT, 0, COUNT)
     assert box.python(project / "train.py", cwd=project).stdout.split() == [str(COUNT), "0"]
 
 
-def test_shards_make_all_items_once(box: Sandbox, project: Path) -> None:
+def test_shards_make_all_items_once(box, project):
     told = [command(box, project, "fill", "train.py:make", "--shard", f"{part}/3") for part in range(3)]
     assert [(one["items"], one["hit"], one["computed"]) for one in told] == [(12, 4 * n, 4) for n in range(3)]
     assert command(box, project, "fill", "train.py:make")["hit"] == COUNT
 
 
-def test_a_plan_makes_nothing_and_knows_what_is_to_come(box: Sandbox, project: Path) -> None:
+def test_a_plan_makes_nothing_and_knows_what_is_to_come(box, project):
     [told] = command(box, project, "plan", "train.py:make")
     assert (told["items"], told["hit"], told["missing"], told["seconds"]) == (COUNT, 0, COUNT, None)
     command(box, project, "fill", "train.py:make", "--shard", "0/2")
@@ -119,7 +119,7 @@ def test_a_plan_makes_nothing_and_knows_what_is_to_come(box: Sandbox, project: P
     assert command(box, project, "fill", "train.py:make")["computed"] == 6
 
 
-def test_a_script_with_arguments_and_threads_is_filled(box: Sandbox, project: Path) -> None:
+def test_a_script_with_arguments_and_threads_is_filled(box, project):
     (project / "train.py").write_text(INVOLVED)
     [planned] = command(box, project, "plan", "train.py:make")
     assert (planned["name"], planned["items"], planned["missing"]) == ("train.lengths", COUNT, COUNT)
@@ -127,7 +127,7 @@ def test_a_script_with_arguments_and_threads_is_filled(box: Sandbox, project: Pa
     assert (told["items"], told["computed"]) == (COUNT, 4)
 
 
-def test_shards_of_chained_data_sets_leave_nothing_out(box: Sandbox, project: Path) -> None:
+def test_shards_of_chained_data_sets_leave_nothing_out(box, project):
     (project / "train.py").write_text(CHAINED)
     parts = [command(box, project, "fill", "train.py:make", "--shard", f"{part}/3") for part in range(3)]
     assert sum(one["computed"] for one in parts) == 2 * COUNT
@@ -135,12 +135,12 @@ def test_shards_of_chained_data_sets_leave_nothing_out(box: Sandbox, project: Pa
     assert (told["items"], told["hit"], told["computed"]) == (2 * COUNT, 2 * COUNT, 0)
 
 
-def test_a_global_data_set_is_planned_by_its_name(box: Sandbox, project: Path) -> None:
+def test_a_global_data_set_is_planned_by_its_name(box, project):
     [told] = command(box, project, "plan", "opened.py:ds")
     assert (told["name"], told["missing"]) == ("opened.lengths", COUNT)
 
 
-def test_a_lazy_data_set_is_filled(box: Sandbox, project: Path) -> None:
+def test_a_lazy_data_set_is_filled(box, project):
     (project / "train.py").write_text(SCRIPT.replace("progress=False", "progress=False, lazy=True"))
     assert command(box, project, "fill", "train.py:make")["computed"] == COUNT
 
@@ -159,7 +159,7 @@ def test_a_lazy_data_set_is_filled(box: Sandbox, project: Path) -> None:
         (("fill", "train.py:make", "--shard", "3/3"), "from 0 to N - 1"),
     ],
 )
-def test_a_fill_that_cannot_be_says_what_to_write(words: tuple[str, ...], text: str, project: Path) -> None:
+def test_a_fill_that_cannot_be_says_what_to_write(words, text, project):
     with sandbox() as box:
         done = python("-m", "prepcache", *words, code=2, cwd=project, env=box.environ)
     assert text in " ".join(done.stderr.replace("│", " ").split())

@@ -39,7 +39,7 @@ def arguments(each: list[list[int]], pause_s: float) -> list[tuple[str, float]]:
     return [(json.dumps(items), pause_s) for items in each]
 
 
-def test_jobs_with_other_orders_and_subsets_make_each_item_once(jobs: Jobs) -> None:
+def test_jobs_with_other_orders_and_subsets_make_each_item_once(jobs):
     each = [
         list(range(120)),
         list(range(119, -1, -1)),
@@ -54,7 +54,7 @@ def test_jobs_with_other_orders_and_subsets_make_each_item_once(jobs: Jobs) -> N
     check_once(jobs, each, facts)
 
 
-def test_a_function_that_raises_leaves_its_items_to_other_jobs(jobs: Jobs) -> None:
+def test_a_function_that_raises_leaves_its_items_to_other_jobs(jobs):
     raising = """    called(item)
     if item == 30 and os.access("broken", os.F_OK):  # which is not seen
         raise ValueError("broken")
@@ -91,7 +91,7 @@ tell(ds)
 """
 
 
-def test_items_that_expand_are_shared_out_like_any(jobs: Jobs) -> None:
+def test_items_that_expand_are_shared_out_like_any(jobs):
     each = [list(range(60)), list(range(59, -1, -1)), list(range(0, 90, 3))]
     facts = jobs.together(jobs.write(EXPANDED), [(json.dumps(items),) for items in each])
     check_once(jobs, each, facts)
@@ -115,7 +115,7 @@ tell(ds)
 """
 
 
-def test_items_larger_than_a_commit_are_found_whole(jobs: Jobs) -> None:
+def test_items_larger_than_a_commit_are_found_whole(jobs):
     each = [[300, 5, 200], [200, 7, 300, 0]]
     script = jobs.write(LARGE)
     facts = jobs.together(script, [(json.dumps(items),) for items in each])

@@ -15,7 +15,6 @@ from prepcache.errors import LeaseLapsed
 from prepcached.leases import MIN_SPAN_S
 from support import serving
 from support.fake_daemon import FakeDaemon, Hang, Request, problem
-from support.jobs import Jobs
 from support.lossy_relay import Loss, Relay
 
 STEPS = """
@@ -50,7 +49,7 @@ tell(ds)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["filled", "lazy", "stream"])
-def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, how: str) -> None:
+def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs, how):
     """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
     items, folder = list(range(40)), jobs.box.folder
 
@@ -79,7 +78,7 @@ tell(ds)
 """
 
 
-def test_samples_made_after_sharing_was_given_up_are_stored(jobs: Jobs) -> None:
+def test_samples_made_after_sharing_was_given_up_are_stored(jobs):
     """Else each of its epochs makes it again, and the next job, too."""
     script, folder = jobs.write(GAVE_UP), jobs.box.folder
     relay, opened = Relay(f"{folder}/s.sock", lambda _: "nothing"), folder / "opened"
@@ -119,7 +118,7 @@ tell(ds, told=told)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_purged_under_a_job_are_recomputed_and_stored(jobs: Jobs, workers: int) -> None:
+def test_samples_purged_under_a_job_are_recomputed_and_stored(jobs, workers):
     """Else each epoch from then on would make all of it again."""
     facts = jobs.run(jobs.write(PURGED_UNDER_EPOCHS), workers)
     assert jobs.calls() == Counter(dict.fromkeys(range(30), 2))
@@ -133,7 +132,7 @@ STOPPING = """    called(item)
 """
 
 
-def test_a_stopped_job_is_fenced_and_goes_on(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_job_is_fenced_and_goes_on(jobs, monkeypatch):
     script = jobs.write(STEPS.replace("    called(item)\n", STOPPING))
     items, url = list(range(20)), f"unix://{jobs.box.folder}/s.sock"
     ahead_s = [0.0]  # by which the daemon's clock is put forward

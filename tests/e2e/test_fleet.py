@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,7 +71,7 @@ def run(jobs: Jobs, boxes: list[Serving], each: int) -> list[dict[str, Any]]:
     return facts_together([jobs.start(script, COUNT, PREPCACHE_URL=url) for url in urls])
 
 
-def test_four_boxes_make_every_item_once(jobs: Jobs, tmp_path: Path) -> None:
+def test_four_boxes_make_every_item_once(jobs, tmp_path):
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     with contextlib.ExitStack() as stack:
@@ -89,7 +88,7 @@ def test_four_boxes_make_every_item_once(jobs: Jobs, tmp_path: Path) -> None:
         assert (told["computed"], jobs.calls()) == (0, {})
 
 
-def test_an_array_of_shards_makes_every_item_once(jobs: Jobs, tmp_path: Path) -> None:
+def test_an_array_of_shards_makes_every_item_once(jobs, tmp_path):
     """As a SLURM array on two machines: also where a task is queued again, and beside a fill of all."""
     bucket = tmp_path / "bucket"
     bucket.mkdir()
@@ -111,7 +110,7 @@ def test_an_array_of_shards_makes_every_item_once(jobs: Jobs, tmp_path: Path) ->
     assert sorted(calls) == list(range(COUNT)) and set(calls.values()) == {1}
 
 
-def test_a_token_is_in_no_childs_environment(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_token_is_in_no_childs_environment(jobs, tmp_path):
     """Neither the processes that a data set starts, nor what they start, are told it."""
     with lead(tmp_path / "lead") as (served, given):
         token_file = str(given["upstream_token_file"])

@@ -1,7 +1,5 @@
 """A fork while other threads hold prepcache's locks: in the child nobody would ever let go of them."""
 
-from support.jobs import Jobs
-
 LOCKED = """
 import gc, pickle, signal
 import torch
@@ -75,7 +73,7 @@ tell(code=code, names=sorted(set(names)))
 """
 
 
-def test_a_forked_child_waits_for_no_lock_of_its_parent(jobs: Jobs) -> None:
+def test_a_forked_child_waits_for_no_lock_of_its_parent(jobs):
     told = jobs.run(jobs.write(LOCKED))
     assert told["code"] == 0
     known = {

@@ -75,7 +75,7 @@ def run(jobs: Jobs, function: str, **options: Any) -> tuple[list[str], Any]:
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"executor": True}, {"lazy": True}])
-def test_a_draw_from_a_global_generator_is_reported_once(jobs: Jobs, options: dict[str, Any]) -> None:
+def test_a_draw_from_a_global_generator_is_reported_once(jobs, options):
     said, told = run(jobs, "by_random", **options)
     assert len(said) == 1
     assert "by_random draws from the global generator of random: " in said[0]
@@ -85,14 +85,14 @@ def test_a_draw_from_a_global_generator_is_reported_once(jobs: Jobs, options: di
 
 
 @pytest.mark.parametrize("options", [{}, {"lazy": True}])
-def test_draws_of_another_thread_are_not_repeated(jobs: Jobs, options: dict[str, Any]) -> None:
+def test_draws_of_another_thread_are_not_repeated(jobs, options):
     jobs.write(BESIDE)
     said, told = run(jobs, "beside", **options)
     assert told["distinct"] == [16, 16, 16]
     assert said == [], "nor is it the function's"
 
 
-def test_a_repeat_that_differs_names_the_item_and_is_removed(jobs: Jobs) -> None:
+def test_a_repeat_that_differs_names_the_item_and_is_removed(jobs):
     outside = jobs.box.folder / "outside"
     outside.write_bytes(b"1")
     run(jobs, "by_file")
@@ -105,7 +105,7 @@ def test_a_repeat_that_differs_names_the_item_and_is_removed(jobs: Jobs) -> None
     assert told["computed"] >= 1 and told["hit"] + told["computed"] == 10, "and is preprocessed again"
 
 
-def test_a_job_that_may_not_write_removes_nothing(jobs: Jobs) -> None:
+def test_a_job_that_may_not_write_removes_nothing(jobs):
     outside = jobs.box.folder / "outside"
     outside.write_bytes(b"1")
     run(jobs, "by_file")
@@ -135,7 +135,7 @@ SAID = "preprocessed with random draws (random), the same in every epoch; move t
 
 
 @pytest.mark.parametrize("how", ["fill", "lazy"])
-def test_frozen_draws_are_said_on_every_hit(jobs: Jobs, how: str) -> None:
+def test_frozen_draws_are_said_on_every_hit(jobs, how):
     script = jobs.write(FROZEN)
     jobs.run(script, how)
     for _ in range(2):
@@ -170,7 +170,7 @@ tell(ds)
 """
 
 
-def test_items_that_differ_from_run_to_run_are_said_to(jobs: Jobs) -> None:
+def test_items_that_differ_from_run_to_run_are_said_to(jobs):
     script = jobs.write(UNSTEADY)
     for _ in range(2):
         report = jobs.run(script, "random")

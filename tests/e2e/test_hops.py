@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from prepcache import CachedDataset, Client
+from prepcache import CachedDataset
 
 
 def make(item: int) -> tuple[torch.Tensor, int]:
@@ -43,7 +43,7 @@ def modules(called: list[str]) -> set[str]:
     return {name.partition(":")[0] for name in called}
 
 
-def test_a_sample_and_a_batch_cost_few_calls(client: Client) -> None:
+def test_a_sample_and_a_batch_cost_few_calls(client):
     ds = CachedDataset(list(range(50)), make, progress=False, client=client)
     sample = calls(lambda: ds[7])
     assert len(sample) <= 10 and len(modules(sample)) <= 6, sample
@@ -69,7 +69,7 @@ def frames_above(event: str, names: set[str], function: Callable[[], Any]) -> li
     return found
 
 
-def test_one_resolve_is_few_frames_deep(client: Client) -> None:
+def test_one_resolve_is_few_frames_deep(client):
     def opened() -> CachedDataset[Any]:
         return CachedDataset(list(range(5)), make, progress=False, client=client)
 

@@ -98,7 +98,7 @@ def plainly(uid: int, *command: str) -> int:
 
 
 @needs_users
-def test_a_group_member_cannot_list_or_change_artifacts(folder: Path) -> None:
+def test_a_group_member_cannot_list_or_change_artifacts(folder):
     (folder / "data").mkdir()
     (folder / "data" / "0").write_text("0")
     with daemon(folder) as root:
@@ -118,7 +118,7 @@ def test_a_group_member_cannot_list_or_change_artifacts(folder: Path) -> None:
 
 
 @needs_users
-def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
+def test_users_are_given_and_shown_their_own_alone(folder):
     (folder / "data").mkdir()
     for number in range(5):
         (folder / "data" / str(number)).write_text(str(number))
@@ -134,7 +134,7 @@ def test_users_are_given_and_shown_their_own_alone(folder: Path) -> None:
 
 
 @needs_users
-def test_a_group_member_over_tcp_stores_and_maps_samples(folder: Path) -> None:
+def test_a_group_member_over_tcp_stores_and_maps_samples(folder):
     """The daemon cannot tell whose a file is that he lays into the shared folder: it is sent."""
     (folder / "data").mkdir()
     (folder / "data" / "0").write_text("0")
@@ -164,7 +164,7 @@ STRANGER = 43211
         (0o600, "permission denied; only user 0 may connect\n"),
     ],
 )
-def test_a_stranger_is_told_who_may_connect(folder: Path, mode: int, says: str) -> None:
+def test_a_stranger_is_told_who_may_connect(folder, mode, says):
     path = folder / "s.sock"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from prepcache import CachedIterableDataset, Client, UnkeyableError
-from support.jobs import Jobs, facts_together
+from prepcache import CachedIterableDataset, UnkeyableError
+from support.jobs import facts_together
 from support.streams import SHARED
 
 EPOCHS = """
@@ -35,9 +35,7 @@ if __name__ == "__main__":
         ("again", "fork", 2),
     ],
 )  # fmt: skip
-def test_epochs_give_each_sample_once_and_a_second_job_none(
-    jobs: Jobs, how: str, method: str, workers: int
-) -> None:
+def test_epochs_give_each_sample_once_and_a_second_job_none(jobs, how, method, workers):
     script = jobs.write(SHARED + EPOCHS)
     first = jobs.run(script, how, method, workers)
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
@@ -64,7 +62,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("how", "workers"), [("list", 0), ("function", 2)])
-def test_ranks_and_their_workers_share_the_samples_and_the_work(jobs: Jobs, how: str, workers: int) -> None:
+def test_ranks_and_their_workers_share_the_samples_and_the_work(jobs, how, workers):
     script = jobs.write(SHARED + RANKED)
     running = [jobs.start(script, how, workers, RANK=str(rank), WORLD_SIZE="4") for rank in range(4)]
     facts = facts_together(running)
@@ -91,7 +89,7 @@ tell(ds)
 """
 
 
-def test_jobs_that_stream_the_same_at_once_divide_the_work(jobs: Jobs) -> None:
+def test_jobs_that_stream_the_same_at_once_divide_the_work(jobs):
     facts = jobs.together(jobs.write(TOGETHER), [(), (), ()])
     assert jobs.calls() == Counter(dict.fromkeys(range(120), 1))
     assert sum(one["computed"] for one in facts) == 120
@@ -113,7 +111,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_lazy_stream_keeps_what_it_touches(jobs: Jobs) -> None:
+def test_a_lazy_stream_keeps_what_it_touches(jobs):
     script = jobs.write(SHARED + LAZY)
     jobs.run(script)
     assert set(jobs.calls()) == set(range(90))
@@ -153,9 +151,7 @@ except TypeError:
 @pytest.mark.parametrize(
     ("how", "environ"), [("stream", {}), ("list", {}), ("stream", {"PREPCACHE": "off"}), ("list", NOBODY)]
 )
-def test_expanded_samples_come_in_order_with_or_without_a_daemon(
-    jobs: Jobs, how: str, environ: dict[str, str]
-) -> None:
+def test_expanded_samples_come_in_order_with_or_without_a_daemon(jobs, how, environ):
     script = jobs.write(EXPANDED)
     jobs.run(script, how, **environ)
     if not environ:
@@ -188,7 +184,7 @@ tell(ds)
 """
 
 
-def test_a_file_edited_before_or_during_a_stream_is_recomputed(jobs: Jobs) -> None:
+def test_a_file_edited_before_or_during_a_stream_is_recomputed(jobs):
     folder = jobs.box.folder / "files"
     folder.mkdir()
     for number in range(10, 60):
@@ -228,7 +224,7 @@ tell(ds, grown=grown)
 
 
 @pytest.mark.parametrize("how", ["lazy", "prepared"])
-def test_an_endless_stream_takes_no_more_memory_with_time(jobs: Jobs, how: str) -> None:
+def test_an_endless_stream_takes_no_more_memory_with_time(jobs, how):
     facts = jobs.run(jobs.write(ENDLESS), how)
     assert facts["grown"] < 60_000, "kB; the samples of 10,000 items would be 2 GB"
     assert facts["items"] <= 20_000 + 256
@@ -254,7 +250,7 @@ tell(ds)
 """
 
 
-def test_streams_honour_modes_transforms_and_verify(jobs: Jobs) -> None:
+def test_streams_honour_modes_transforms_and_verify(jobs):
     script = jobs.write(MODES)
     jobs.run(script, 0, PREPCACHE="readonly")
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 2)), "nothing is kept"
@@ -281,7 +277,7 @@ def number_of(item: dict[str, int]) -> int:
     return item["n"]
 
 
-def test_an_instance_of_a_project_class_is_refused(client: Client) -> None:
+def test_an_instance_of_a_project_class_is_refused(client):
     def samples(*items: Any) -> list[int]:
         return list(CachedIterableDataset(lambda: iter(items), number_of, progress=False, client=client))
 
@@ -313,7 +309,7 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_messages_come_once_and_not_for_each_worker_or_epoch(jobs: Jobs, workers: int) -> None:
+def test_messages_come_once_and_not_for_each_worker_or_epoch(jobs, workers):
     err = jobs.told(jobs.write(SAID), workers, RANK="0", WORLD_SIZE="2")
     assert err.count("stream job.make: nothing is cached") == 1
     assert err.count("draws from the global generator") == 1
@@ -348,5 +344,5 @@ if __name__ == "__main__":
 """
 
 
-def test_set_epoch_reaches_a_shuffled_stream(jobs: Jobs) -> None:
+def test_set_epoch_reaches_a_shuffled_stream(jobs):
     jobs.run(jobs.write(SHARED + ORDERED))

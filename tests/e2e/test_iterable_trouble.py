@@ -36,7 +36,7 @@ tell(ds, took_s=time.monotonic() - began)
 """
 
 
-def test_a_killed_daemon_costs_a_stream_only_its_cache(jobs: Jobs) -> None:
+def test_a_killed_daemon_costs_a_stream_only_its_cache(jobs):
     script = jobs.write(KILLED)
     jobs.box.start_daemon()
     facts = jobs.run(script, KILL=daemon_pid(jobs), BUDGET_S="5")
@@ -71,7 +71,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_a_killed_worker_has_committed_is_not_made_again(jobs: Jobs) -> None:
+def test_what_a_killed_worker_has_committed_is_not_made_again(jobs):
     script = jobs.write(SHARED + WORKER_KILLED)
     jobs.run(script, DIES="1")
     jobs.run(script)
@@ -104,18 +104,18 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_names_the_item_and_its_place_in_the_stream(jobs: Jobs, workers: int) -> None:
+def test_an_error_names_the_item_and_its_place_in_the_stream(jobs, workers):
     err = jobs.told(jobs.write(BROKEN), workers, "function")
     assert "PreprocessError" in err and "item 30 (30) failed: ValueError: no such word" in err
 
 
-def test_what_an_error_left_is_not_said_of_the_whole_stream(jobs: Jobs) -> None:
+def test_what_an_error_left_is_not_said_of_the_whole_stream(jobs):
     err = jobs.told(jobs.write(BROKEN.replace(", progress=False", "")), 0, "function")
     assert re.search(r"job.make: ended by an error: \d+ of \d+ items are stored", err), err
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_read_before_the_items_raised_is_given(jobs: Jobs, workers: int) -> None:
+def test_what_was_read_before_the_items_raised_is_given(jobs, workers):
     err = jobs.told(jobs.write(BROKEN), workers, "items")
     assert "OSError" in err and "the line is cut" in err
     assert int(err.splitlines()[0]) == 50
@@ -168,7 +168,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_iterator_serves_one_epoch_and_never_ends_silently(jobs: Jobs) -> None:
+def test_an_iterator_serves_one_epoch_and_never_ends_silently(jobs):
     jobs.run(jobs.write(ITERATORS))
 
 
@@ -198,7 +198,7 @@ tell(ds)
 
 
 @pytest.mark.parametrize("how", ["prepared", "lazy"])
-def test_what_is_made_after_a_global_was_changed_is_not_kept(jobs: Jobs, how: str) -> None:
+def test_what_is_made_after_a_global_was_changed_is_not_kept(jobs, how):
     script = jobs.write(CHANGED)
     jobs.run(script, how, "change")
     jobs.forget()
@@ -222,7 +222,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_dataloader_worker_does_without_the_jobs_executor(jobs: Jobs) -> None:
+def test_a_dataloader_worker_does_without_the_jobs_executor(jobs):
     jobs.run(jobs.write(SHARED + HIRED))
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 2))
 
@@ -244,6 +244,6 @@ tell(ds)
 """
 
 
-def test_threads_and_a_purge_in_mid_epoch_change_no_sample(jobs: Jobs) -> None:
+def test_threads_and_a_purge_in_mid_epoch_change_no_sample(jobs):
     facts = jobs.run(jobs.write(SHARED + THREADS))
     assert facts["items"] == 8 * 90

@@ -3,7 +3,6 @@
 import os
 from collections import Counter
 
-from support.jobs import Jobs
 from support.terminals import terminal
 
 EPOCH = """
@@ -32,7 +31,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_lazy_job_shows_its_progress_in_the_background(jobs: Jobs) -> None:
+def test_a_lazy_job_shows_its_progress_in_the_background(jobs):
     job = jobs.start(jobs.write(EPOCH))
     assert job.process.stderr is not None
     shown = []
@@ -47,7 +46,7 @@ def test_a_lazy_job_shows_its_progress_in_the_background(jobs: Jobs) -> None:
     assert jobs.calls() == Counter(range(60)), "each item once"
 
 
-def test_lazy_progress_leaves_a_terminal_to_the_job(jobs: Jobs) -> None:
+def test_lazy_progress_leaves_a_terminal_to_the_job(jobs):
     """The job may draw a bar of its own."""
     script = jobs.write(EPOCH)
     environ = jobs.box.environ_of(script) | {"CALL_LOG": str(jobs.log)}
@@ -104,9 +103,9 @@ tell(ds)
 """
 
 
-def test_lazy_progress_counts_a_purged_item_once(jobs: Jobs) -> None:
+def test_lazy_progress_counts_a_purged_item_once(jobs):
     jobs.run(jobs.write(COUNTING + PURGED))
 
 
-def test_lazy_progress_ends_where_samples_are_not_stored(jobs: Jobs) -> None:
+def test_lazy_progress_ends_where_samples_are_not_stored(jobs):
     jobs.run(jobs.write(COUNTING + CHANGED))

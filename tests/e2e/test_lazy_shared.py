@@ -12,7 +12,6 @@ from prepcache import CachedDataset
 from prepcache.daemon.client import Client
 from prepcache.fill import filler, workers
 from support import serving
-from support.jobs import Jobs
 
 LAZY = """
 import signal
@@ -78,7 +77,7 @@ def check_each_item_is_stored_once(client: Client) -> None:
     assert client.verify().bad == ()
 
 
-def test_lazy_jobs_and_workers_make_each_item_once(jobs: Jobs) -> None:
+def test_lazy_jobs_and_workers_make_each_item_once(jobs):
     script, url = jobs.write(LAZY), f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder), closing(Client(url)) as client:
         jobs.together(script, [("at once",)] * 2, PREPCACHE_URL=url)
@@ -89,7 +88,7 @@ def test_lazy_jobs_and_workers_make_each_item_once(jobs: Jobs) -> None:
         assert jobs.calls() == Counter()
 
 
-def test_a_killed_lazy_workers_items_are_made_by_others(jobs: Jobs) -> None:
+def test_a_killed_lazy_workers_items_are_made_by_others(jobs):
     script, url = jobs.write(LAZY), f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder), closing(Client(url)) as client:
         (jobs.box.folder / "deadly").touch()
@@ -126,7 +125,7 @@ tell()
 
 
 @pytest.mark.parametrize("how", ["prepared", "pickled", "forked"])
-def test_what_was_made_is_not_made_where_a_set_is_handed_on(jobs: Jobs, how: str) -> None:
+def test_what_was_made_is_not_made_where_a_set_is_handed_on(jobs, how):
     jobs.run(jobs.write(HANDED_ON), how)
     assert jobs.calls() == Counter(range(20))
 
@@ -157,16 +156,14 @@ tell()
 """
 
 
-def test_what_threads_make_first_is_stored(jobs: Jobs) -> None:
+def test_what_threads_make_first_is_stored(jobs):
     script = jobs.write(AT_ONCE)
     jobs.run(script)
     jobs.run(script)
     assert jobs.calls() == Counter(range(2))
 
 
-def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(client, monkeypatch):
     """It makes it itself: what is handed in waits for it."""
     handed_in, submit, called = threading.Event(), workers.InExecutor.submit, list[int]()
 
@@ -189,9 +186,7 @@ def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(
     assert list(ds) == [0, 1, 2, 3] and sorted(called) == [0, 0, 1, 2, 3]
 
 
-def test_a_thread_of_the_pool_may_open_what_waits_for_it(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_of_the_pool_may_open_what_waits_for_it(client, monkeypatch):
     handed_in, submit = threading.Event(), workers.InExecutor.submit
 
     def noted(*given: Any) -> None:
@@ -232,7 +227,7 @@ else:
 """
 
 
-def test_a_dropped_lazy_data_set_commits_what_waits(jobs: Jobs) -> None:
+def test_a_dropped_lazy_data_set_commits_what_waits(jobs):
     script = jobs.write(DROPPED)
     jobs.run(script, "dropped")
     assert jobs.run(script, "read")["hit"] == 12
@@ -266,7 +261,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str) -> None:
+def test_workers_commit_what_waits_at_their_end(jobs, method):
     script = jobs.write(DROPPED_IN_WORKERS)
     jobs.run(script, method)
     made = jobs.calls()

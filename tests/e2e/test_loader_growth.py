@@ -6,7 +6,6 @@ import pytest
 
 from prepcache.daemon.client import Client
 from support import serving
-from support.jobs import Jobs
 from support.leaks import descriptors
 
 SETTLED = 3
@@ -76,9 +75,7 @@ def opened(daemon: int) -> int:
 @pytest.mark.parametrize("epochs", [8, pytest.param(200, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("how", ["prepared", "lazy"])
-def test_epochs_with_persistent_workers_leave_nothing_behind(
-    jobs: Jobs, how: str, method: str, epochs: int
-) -> None:
+def test_epochs_with_persistent_workers_leave_nothing_behind(jobs, how, method, epochs):
     url = f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder) as daemon, closing(Client(url)) as client:
         fill = jobs.run(jobs.write(JOB), "fork", 1, 1, "prepared", PREPCACHE_URL=url)

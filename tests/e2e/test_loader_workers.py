@@ -294,16 +294,16 @@ if __name__ == "__main__":
 """
 
 
-def test_batches_are_those_of_a_tensor_dataset(jobs: Jobs) -> None:
+def test_batches_are_those_of_a_tensor_dataset(jobs):
     assert jobs.run(jobs.write(COMMON + CASES), "fork")["calls"] >= 25
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_that_are_spawned_name_rows_too(jobs: Jobs, method: str) -> None:
+def test_workers_that_are_spawned_name_rows_too(jobs, method):
     jobs.run(jobs.write(COMMON + CASES), method, "sent")
 
 
-def test_batches_that_are_on_their_way_outlive_what_happens(jobs: Jobs) -> None:
+def test_batches_that_are_on_their_way_outlive_what_happens(jobs):
     with serving.process(jobs.box.folder):
         jobs.run(jobs.write(COMMON + MORE), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
 
@@ -330,7 +330,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_only_a_worker_has_travels_as_bytes(jobs: Jobs) -> None:
+def test_what_only_a_worker_has_travels_as_bytes(jobs):
     """Without a daemon, what a worker keeps is in files of its own."""
     jobs.run(jobs.write(COMMON + ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
 
@@ -370,14 +370,14 @@ if __name__ == "__main__":
 
 @pytest.mark.root
 @needs("mount")
-def test_workers_train_with_little_shared_memory(jobs: Jobs) -> None:
+def test_workers_train_with_little_shared_memory(jobs):
     """Four batches of 24 MB are on their way at a time, in a container's 64 MB."""
     jobs.run(jobs.write(COMMON + SHARED_MEMORY), "64m")
 
 
 @pytest.mark.root
 @needs("mount", "strace")
-def test_an_epoch_puts_under_1_mb_into_shared_memory(jobs: Jobs, tmp_path: Path) -> None:
+def test_an_epoch_puts_under_1_mb_into_shared_memory(jobs, tmp_path):
     job = jobs.write(COMMON + SHARED_MEMORY)
     jobs.run(job, "64m")  # makes the samples
     assert shared_bytes(jobs, job, tmp_path / "ours", "64m") < 1 << 20

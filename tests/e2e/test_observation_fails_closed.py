@@ -35,7 +35,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", ["fill", "workers"])
-def test_a_file_read_near_the_recursion_limit_is_never_stale(jobs: Jobs, how: str) -> None:
+def test_a_file_read_near_the_recursion_limit_is_never_stale(jobs, how):
     """It is observed, or what was made of it is not stored."""
     table, script = jobs.box.folder / "the-table", jobs.write(NEAR_THE_LIMIT)
     for text in "557":
@@ -95,9 +95,7 @@ tell(ds, samples=list(ds))
         ("TypeError", "fill", "imports"),
     ],
 )
-def test_an_item_that_was_not_observed_is_named_and_not_stored(
-    jobs: Jobs, error: str, how: str, way: str
-) -> None:
+def test_an_item_that_was_not_observed_is_named_and_not_stored(jobs, error, how, way):
     """The function gets what it asked for, the job gets the sample, and others are stored."""
     script = jobs.write(BROKEN)
     for calls in ({0: 1, 1: 2, 2: 1}, {1: 2}) if how == "fill" else ({0: 1, 1: 1, 2: 1}, {1: 1}):
@@ -159,7 +157,7 @@ def said_by(jobs: Jobs, function: str, how: str = "fill") -> list[str]:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 tells what is handed over")
 @pytest.mark.parametrize("how", ["fill", "workers"])
-def test_reads_of_a_c_library_are_said_once_with_the_remedy(jobs: Jobs, how: str) -> None:
+def test_reads_of_a_c_library_are_said_once_with_the_remedy(jobs, how):
     (line,) = said_by(jobs, "by_c", how)
     assert "reads files that prepcache cannot observe" in line
     assert "pass their paths in the item, or change version=" in line
@@ -167,11 +165,11 @@ def test_reads_of_a_c_library_are_said_once_with_the_remedy(jobs: Jobs, how: str
 
 
 @pytest.mark.parametrize("function", ["by_python", "by_item"])
-def test_what_was_seen_being_read_is_not_said(jobs: Jobs, function: str) -> None:
+def test_what_was_seen_being_read_is_not_said(jobs, function):
     assert said_by(jobs, function) == []
 
 
-def test_a_start_of_a_process_is_said_once_with_the_remedy(jobs: Jobs) -> None:
+def test_a_start_of_a_process_is_said_once_with_the_remedy(jobs):
     (line,) = said_by(jobs, "by_process")
     assert "starts processes (wc). Of the files that they read" in line
     assert "change version=" in line

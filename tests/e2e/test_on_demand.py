@@ -103,7 +103,7 @@ def daemon_pid(box: Sandbox) -> int:
     return int((box.folder / "cache" / "prepcache" / "start.lock").read_text())
 
 
-def test_many_first_jobs_share_one_daemon_that_nobody_started(box: Sandbox, jobs: list[Job]) -> None:
+def test_many_first_jobs_share_one_daemon_that_nobody_started(box, jobs):
     jobs += [Job(box) for _ in range(4)]
     for job in jobs:
         job.tell()
@@ -113,7 +113,7 @@ def test_many_first_jobs_share_one_daemon_that_nobody_started(box: Sandbox, jobs
     assert log(box).count("serving ") == 1
 
 
-def test_a_job_in_a_pipe_ends_though_its_daemon_goes_on(box: Sandbox) -> None:
+def test_a_job_in_a_pipe_ends_though_its_daemon_goes_on(box):
     environ = box.environ | {"BUDGET_S": "60"}
     command = f"echo ask | {sys.executable} {box.folder}/job.py 2>&1 | tee {box.folder}/out"
     subprocess.run(["sh", "-c", command], env=environ, check=True, timeout=60, stdout=subprocess.DEVNULL)
@@ -121,7 +121,7 @@ def test_a_job_in_a_pipe_ends_though_its_daemon_goes_on(box: Sandbox) -> None:
     os.kill(daemon_pid(box), 0)
 
 
-def test_a_hanging_daemon_costs_five_seconds_and_one_line(box: Sandbox, jobs: list[Job]) -> None:
+def test_a_hanging_daemon_costs_five_seconds_and_one_line(box, jobs):
     jobs.append(first := Job(box))
     assert first.ask()[0] == 0
     jobs.append(job := Job(box, BUDGET_S="5"))
@@ -142,16 +142,14 @@ def test_a_hanging_daemon_costs_five_seconds_and_one_line(box: Sandbox, jobs: li
 
 
 @pytest.mark.parametrize("mode", ["off", "readonly"])
-def test_a_read_only_mode_starts_no_daemon_for_an_empty_cache(
-    box: Sandbox, jobs: list[Job], mode: str
-) -> None:
+def test_a_read_only_mode_starts_no_daemon_for_an_empty_cache(box, jobs, mode):
     jobs.append(job := Job(box, PREPCACHE=mode))
     assert isinstance(job.ask()[0], str)
     job.end()
     assert not (box.folder / "cache" / "prepcache" / "v1").exists()
 
 
-def test_a_setting_that_a_running_daemon_lacks_is_said(box: Sandbox, jobs: list[Job]) -> None:
+def test_a_setting_that_a_running_daemon_lacks_is_said(box, jobs):
     jobs.append(job := Job(box, PREPCACHED_MAX_BYTES="1GiB"))
     assert job.ask()[0] == 0
     command = "from prepcache.command.cli import main; main()"
@@ -165,7 +163,7 @@ def test_a_setting_that_a_running_daemon_lacks_is_said(box: Sandbox, jobs: list[
         assert "hush" not in said and ("`prepcached stop`" in said) == bool(names)
 
 
-def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box: Sandbox, jobs: list[Job]) -> None:
+def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box, jobs):
     jobs.append(first := Job(box))
     assert first.ask()[0] == 0
     first.end()
@@ -174,7 +172,7 @@ def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box: Sandbox, jobs:
     assert second.ask()[0] == 0
 
 
-def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Job]) -> None:
+def test_status_starts_no_daemon_to_say_that_it_runs(box, jobs):
     jobs.append(job := Job(box))
     assert job.ask()[0] == 0
     job.end()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import Jobs
 from support.programs import python
 from support.serving import READY_S, Serving, serving
 from support.stores import RECIPE
@@ -38,7 +37,7 @@ LITTLE = {
 }
 
 
-def test_of_eight_ranks_only_the_first_one_writes(jobs: Jobs) -> None:
+def test_of_eight_ranks_only_the_first_one_writes(jobs):
     script = jobs.write(JOB)
     ranks = [jobs.start(script, RANK=str(n), LOCAL_RANK=str(n), WORLD_SIZE="8") for n in range(8)]
     said = [rank.process.communicate(timeout=240)[1] for rank in ranks]
@@ -48,7 +47,7 @@ def test_of_eight_ranks_only_the_first_one_writes(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("log", [(), ("job.log",)], ids=["stderr", "log file"])
-def test_a_job_runs_in_ascii_with_warnings_as_errors(jobs: Jobs, log: tuple[str, ...]) -> None:
+def test_a_job_runs_in_ascii_with_warnings_as_errors(jobs, log):
     told, err = jobs.said(jobs.write(JOB), *log, **LITTLE)
     written = (jobs.box.folder / "job.log").read_text() if log else err
     assert told["samples"] == 40, err
@@ -57,7 +56,7 @@ def test_a_job_runs_in_ascii_with_warnings_as_errors(jobs: Jobs, log: tuple[str,
     assert not log or err == ""
 
 
-def test_commands_write_ascii_without_colours(jobs: Jobs) -> None:
+def test_commands_write_ascii_without_colours(jobs):
     jobs.run(jobs.write(JOB))
     for command in (["status"], ["ls"], ["explain"]):
         shown = python("-m", "prepcache", *command, env=os.environ | jobs.box.environ | LITTLE)
@@ -83,7 +82,7 @@ def standing() -> float:
     return 1000.0
 
 
-def test_a_watch_ends_with_its_daemon_and_leaves_the_terminal(tmp_path: Path) -> None:
+def test_a_watch_ends_with_its_daemon_and_leaves_the_terminal(tmp_path):
     with contextlib.ExitStack() as running:
         served = running.enter_context(serving(tmp_path, standing))
         with terminal(*WATCH, environ=environ(tmp_path)) as seen:
@@ -96,7 +95,7 @@ def test_a_watch_ends_with_its_daemon_and_leaves_the_terminal(tmp_path: Path) ->
             assert seen.is_left_alone and seen.attributes == before and "Traceback" not in seen.drawn
 
 
-def test_in_a_pipe_each_look_is_a_line_until_an_interrupt(tmp_path: Path) -> None:
+def test_in_a_pipe_each_look_is_a_line_until_an_interrupt(tmp_path):
     command = [sys.executable, "-c", "from prepcache.command.cli import main; main()", *WATCH, "--json"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with (

@@ -2,8 +2,6 @@
 
 from collections import Counter
 
-from support.jobs import Jobs
-
 CALLABLES = '''
 class Counting:
     def __init__(self, size=4):
@@ -114,7 +112,7 @@ main()
 NAMES = ("counting", "windowed", "counted", "train", "val")
 
 
-def test_five_openings_make_nothing_again(jobs: Jobs) -> None:
+def test_five_openings_make_nothing_again(jobs):
     (jobs.box.folder / "files").mkdir()
     for number in range(40):
         (jobs.box.folder / "files" / f"{number:02}.bin").write_bytes(bytes(range(number, number + 9)))
@@ -161,7 +159,7 @@ main()
 """
 
 
-def test_what_a_job_sets_counts_and_what_matters_counts(jobs: Jobs) -> None:
+def test_what_a_job_sets_counts_and_what_matters_counts(jobs):
     facts, err = jobs.said(jobs.write(CALLABLES + SETTING))
     assert facts["told"] == [
         [[[1.0, 1.0], [2.0, 2.0]], 0],

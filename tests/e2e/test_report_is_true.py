@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from support import serving
-from support.jobs import Jobs
 
 WORKERS = """
 import torch
@@ -35,12 +34,12 @@ tell(ds)
 """
 
 
-def test_what_workers_stored_is_in_the_report(jobs: Jobs) -> None:
+def test_what_workers_stored_is_in_the_report(jobs):
     told = jobs.run(jobs.write(WORKERS))
     assert told["computed"] == 40 and told["bytes"] >= 40 * 4096 * 4 and len(told["why"]) == 1
 
 
-def test_declined_items_that_were_made_count_as_computed(jobs: Jobs) -> None:
+def test_declined_items_that_were_made_count_as_computed(jobs):
     options = ("--max-bytes", "1MiB", "--min-free", "0")
     with serving.process(jobs.box.folder, *options):
         told = jobs.run(jobs.write(FULL), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
@@ -70,7 +69,7 @@ tell(items=stats["found_items"], seconds=stats["seconds_saved"])
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-def test_only_items_that_were_asked_for_count_as_found(jobs: Jobs, kind: str) -> None:
+def test_only_items_that_were_asked_for_count_as_found(jobs, kind):
     script, look = jobs.write(FOUND), jobs.write(STATS, "look.py")
 
     def found(first: int, count: int) -> Any:

@@ -48,7 +48,7 @@ tell(ds, cached=ds.cached(), epochs=epochs)
 """
 
 
-def test_a_daemon_killed_in_mid_fill_or_epoch_is_not_noticed(jobs: Jobs) -> None:
+def test_a_daemon_killed_in_mid_fill_or_epoch_is_not_noticed(jobs):
     script = jobs.write(EPOCHS)
     folder = jobs.box.folder
     with serving.process(folder):
@@ -120,7 +120,7 @@ COUNT = 512
 
 
 @pytest.mark.parametrize("how", ["prepare", "lazy", "expand"])
-def test_data_of_twice_the_budget_keep_a_steady_half(jobs: Jobs, how: str) -> None:
+def test_data_of_twice_the_budget_keep_a_steady_half(jobs, how):
     script = jobs.write(EPOCHS_OVER_BUDGET)
     options = ("--max-bytes", str(BUDGET_BYTES), "--min-free", "0")
     with serving.process(jobs.box.folder, *options), client_of(jobs) as client:

@@ -100,7 +100,7 @@ def s3(folder: Path, name: str) -> Iterator[dict[str, str]]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SERVERS)
-def test_s3_and_no_secret_is_written_anywhere(name: str, project: Path) -> None:
+def test_s3_and_no_secret_is_written_anywhere(name, project):
     """Two boxes over S3; no credential is in a log, an entry, a manifest or a page."""
     with s3(project, name) as environ:
         environ["PREPCACHED_TIER"] = "s3://lab/prefix"

@@ -11,7 +11,6 @@ from torch.utils.data import Dataset
 
 from prepcache import CachedDataset, Client
 from prepcache.keys.observation import observer
-from support.sandbox import Sandbox
 
 CALLS: list[int] = []
 
@@ -72,7 +71,7 @@ def made(
     return found
 
 
-def test_items_are_found_in_any_order_and_subset(client: Client, paths: list[Path]) -> None:
+def test_items_are_found_in_any_order_and_subset(client, paths):
     labels = [10, 11, 12, 13, 14]
     assert made(client, Numbers(paths, labels, Scale(2))) == {0, 1, 2, 3, 4}
     assert made(client, Numbers(paths, labels, Scale(2))) == set()
@@ -80,7 +79,7 @@ def test_items_are_found_in_any_order_and_subset(client: Client, paths: list[Pat
     assert made(client, Numbers(paths[1:3], labels[1:3], Scale(2))) == set()
 
 
-def test_only_what_changed_is_made_again(client: Client, paths: list[Path]) -> None:
+def test_only_what_changed_is_made_again(client, paths):
     labels = [10, 11, 12, 13, 14]
     made(client, Numbers(paths, labels, Scale(2)))
     paths[3].write_text("70")
@@ -90,14 +89,14 @@ def test_only_what_changed_is_made_again(client: Client, paths: list[Path]) -> N
     assert made(client, Numbers(paths, labels, Scale(3))) == {0, 1, 2, 3, 4}, "the transform counts"
 
 
-def test_a_dataset_that_is_cached_in_part_makes_nothing_twice(client: Client, paths: list[Path]) -> None:
+def test_a_dataset_that_is_cached_in_part_makes_nothing_twice(client, paths):
     labels = list(range(5))
     made(client, Numbers(paths[:3], labels, Scale(2)))
     assert made(client, Numbers(paths, labels, Scale(2))) == {3, 4}
     assert sorted(CALLS[: CALLS.index(0)]) == [3, 4], "before they are compared"
 
 
-def test_a_list_counts_whole_unless_it_is_left_out(client: Client, paths: list[Path]) -> None:
+def test_a_list_counts_whole_unless_it_is_left_out(client, paths):
     labels = [10, 11, 12, 13, 14]
     assert made(client, Numbers(paths, labels, Scale(2)), untracked=()) == {0, 1, 2, 3, 4}
     assert made(client, Numbers(paths, [*labels], Scale(2)), untracked=()) == set(), "equal lists count alike"
@@ -116,7 +115,7 @@ class Items(Dataset[str]):
         return repr(self.items[index])
 
 
-def test_keys_that_are_equal_and_differ_are_told_apart(client: Client) -> None:
+def test_keys_that_are_equal_and_differ_are_told_apart(client):
     items = [1, True, 1.0, 0.0, -0.0, (1, "a"), (True, "a"), (1.0, "a")]
     ds = CachedDataset.wrap(Items(items), key=lambda i: items[i], client=client, progress=False)
     assert list(ds) == [repr(item) for item in items]
@@ -139,7 +138,7 @@ except UnkeyableError as error:
 """
 
 
-def test_a_dataset_that_draws_is_refused_in_words(tmp_path: Path, box: Sandbox) -> None:
+def test_a_dataset_that_draws_is_refused_in_words(tmp_path, box):
     """In a process of its own: where other threads run, nobody can tell who drew."""
     script = tmp_path / "job.py"
     script.write_text(DRAWS)
@@ -148,7 +147,7 @@ def test_a_dataset_that_draws_is_refused_in_words(tmp_path: Path, box: Sandbox) 
     assert re.search(r"Flips draws random numbers \(numpy.random\).* as transform=", said)
 
 
-def test_a_transform_runs_after_the_cache(client: Client, paths: list[Path]) -> None:
+def test_a_transform_runs_after_the_cache(client, paths):
     old, factors = Numbers(paths, [0] * 5, Scale(1)), [1, 10]
     options: Any = {"untracked": ("CALLS",), "client": client, "progress": False}
     ds = CachedDataset.wrap(old, key=old.name, transform=lambda sample: sample[0] * factors[-1], **options)
@@ -157,7 +156,7 @@ def test_a_transform_runs_after_the_cache(client: Client, paths: list[Path]) -> 
     assert int(ds[4]) == 5
 
 
-def test_what_cannot_be_wrapped_is_refused(paths: list[Path]) -> None:
+def test_what_cannot_be_wrapped_is_refused(paths):
     old = Numbers(paths, [0] * 5, Scale(1))
     with pytest.raises(TypeError, match=r"map-style dataset.*CachedIterableDataset"):
         CachedDataset.wrap(iter(paths), key=old.name)  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -35,7 +34,7 @@ print(preprocess(2), prepcache.recipe(preprocess).digest)
 @pytest.mark.skipif(
     not (shutil.which("g++") and shutil.which("ninja")), reason="needs g++ and ninja (pip install ninja)"
 )
-def test_an_edited_source_of_load_inline_is_another_recipe(tmp_path: Path) -> None:
+def test_an_edited_source_of_load_inline_is_another_recipe(tmp_path):
     (tmp_path / "built").mkdir()
     (tmp_path / "job.py").write_text(SCRIPT)
     digests = []

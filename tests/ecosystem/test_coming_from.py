@@ -95,11 +95,11 @@ def joblib_memory(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("begin", RUNS)
-def test_a_row_of_the_table_runs(begin: str, tmp_path: Path) -> None:
+def test_a_row_of_the_table_runs(begin, tmp_path):
     RUNS[begin](tmp_path)
 
 
-def test_every_row_of_the_table_has_its_test() -> None:
+def test_every_row_of_the_table_has_its_test():
     rows = re.findall(
         r"^\| (.*?) \|", PAGE.read_text().split("## Coming from another cache")[1], re.MULTILINE
     )

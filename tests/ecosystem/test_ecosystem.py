@@ -81,17 +81,17 @@ def check(example: Example, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("example", QUICK, ids=lambda example: example.name)
-def test_an_example_trains_on_the_same_tensors(example: Example, tmp_path: Path) -> None:
+def test_an_example_trains_on_the_same_tensors(example, tmp_path):
     check(example, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("example", LONG, ids=lambda example: example.name)
-def test_a_long_example_trains_on_the_same_tensors(example: Example, tmp_path: Path) -> None:
+def test_a_long_example_trains_on_the_same_tensors(example, tmp_path):
     check(example, tmp_path)
 
 
-def test_the_table_of_libraries_names_the_tested_versions() -> None:
+def test_the_table_of_libraries_names_the_tested_versions():
     table = (REPO / "docs" / "how-to" / "other-libraries.md").read_text()
     for line in (EXAMPLES / "requirements.txt").read_text().splitlines():
         name, _, version = line.partition("==")
@@ -99,7 +99,7 @@ def test_the_table_of_libraries_names_the_tested_versions() -> None:
             assert f"{name} {version}" in table
 
 
-def test_every_example_is_on_a_page_and_tested() -> None:
+def test_every_example_is_on_a_page_and_tested():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert names == {example.name for example in QUICK + LONG} | {"executors"}  # test_executors.py
     pages = "".join(page.read_text() for page in (REPO / "docs" / "how-to").glob("*.md"))
@@ -107,7 +107,7 @@ def test_every_example_is_on_a_page_and_tested() -> None:
         assert f"examples/ecosystem/{name}.py" in pages
 
 
-def test_a_notebook_hits_unless_a_function_was_edited(tmp_path: Path) -> None:
+def test_a_notebook_hits_unless_a_function_was_edited(tmp_path):
     """Cells that are run again, an edited cell, and a module edited under %autoreload; a bar below a cell."""
     runner = tmp_path / "run_notebook.py"
     runner.write_text(

@@ -1,7 +1,6 @@
 """Engines as executors: dask, loky, submitit and Ray fill a data set, which the next job finds."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ COUNT = 12
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", MODULES)
-def test_an_engine_fills_what_the_next_job_finds(name: str, tmp_path: Path) -> None:
+def test_an_engine_fills_what_the_next_job_finds(name, tmp_path):
     if importlib.util.find_spec(MODULES[name]) is None:
         pytest.skip(f"{MODULES[name]} is not installed: make nightly installs it")
     lay_sample_data(tmp_path)

@@ -23,7 +23,7 @@ def run(folder: Path, example: str, call: str) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.nightly
-def test_ours_is_right_where_a_cache_file_of_ones_own_is_stale(tmp_path: Path) -> None:
+def test_ours_is_right_where_a_cache_file_of_ones_own_is_stale(tmp_path):
     told = run(tmp_path, "one_file_cache", "(60)")
     for after, by in told.items():
         is_change = after not in ("second run", "text touched, not changed")
@@ -34,7 +34,7 @@ def test_ours_is_right_where_a_cache_file_of_ones_own_is_stale(tmp_path: Path) -
         assert "STALE" in str(told["config changed"][variant])
 
 
-def test_an_image_that_occurs_30_times_is_decoded_once(tmp_path: Path) -> None:
+def test_an_image_that_occurs_30_times_is_decoded_once(tmp_path):
     told = run(tmp_path, "memory_mapped_images", "(7, 30)")
     assert told["memory-mapped class"]["made"] == 210
     assert told["prepcache"]["made"] == 7

@@ -19,7 +19,7 @@ DIGESTS = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_artifacts_stay_readable(name: str) -> None:
+def test_golden_artifacts_stay_readable(name):
     """What an earlier prepcache wrote, this one reads, to the bit."""
     found = artifact.open(HERE / f"artifact-{name}.safetensors")
     expected = [sample for item in GOLDEN[name] for sample in item]
@@ -28,13 +28,13 @@ def test_golden_artifacts_stay_readable(name: str) -> None:
     assert found.header.inputs == []
 
 
-def test_what_a_golden_artifact_observed_stays_readable() -> None:
+def test_what_a_golden_artifact_observed_stays_readable():
     """Its bytes are not pinned: zlib's differ from one build of it to another."""
     assert artifact.open(HERE / "artifact-observed.safetensors").header.inputs == OBSERVED
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_same_samples_make_the_same_bytes(tmp_path: Path, name: str) -> None:
+def test_the_same_samples_make_the_same_bytes(tmp_path, name):
     """The writer's bytes are pinned: a change to the format is seen here, and raises its version."""
     write_items(tmp_path / "a", GOLDEN[name])
     golden = (HERE / f"artifact-{name}.safetensors").read_bytes()

@@ -31,30 +31,28 @@ def of_this_python(kept: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]
     return made
 
 
-def test_the_digests_are_those_that_were_pinned(kept: dict[str, Any], of_this_python: dict[str, Any]) -> None:
+def test_the_digests_are_those_that_were_pinned(kept, of_this_python):
     assert of_this_python["recipes"] == kept["recipes"], RAISE
 
 
-def test_the_fingerprints_of_code_are_those_that_were_pinned(
-    kept: dict[str, Any], of_this_python: dict[str, Any]
-) -> None:
+def test_the_fingerprints_of_code_are_those_that_were_pinned(kept, of_this_python):
     assert of_this_python["fingerprints"] == kept["fingerprints"], RAISE
 
 
-def test_what_distributions_count_by_is_what_was_pinned(kept: dict[str, Any], made: dict[str, Any]) -> None:
+def test_what_distributions_count_by_is_what_was_pinned(kept, made):
     assert made["distributions"] == kept["distributions"], RAISE
 
 
-def test_the_vectors_were_made_under_the_versions_of_now(kept: dict[str, Any]) -> None:
+def test_the_vectors_were_made_under_the_versions_of_now(kept):
     assert golden_recipes.versions() == kept["versions"], RAISE
 
 
-def test_no_two_vectors_are_one(kept: dict[str, Any]) -> None:
+def test_no_two_vectors_are_one(kept):
     assert len(set(kept["recipes"].values())) == len(golden_recipes.VECTORS)
 
 
 @pytest.mark.parametrize("constant", ["RECIPE_VERSION", "ENCODING_VERSION", "ENVIRONMENT_VERSION"])
-def test_every_version_constant_is_in_the_digest(constant: str) -> None:
+def test_every_version_constant_is_in_the_digest(constant):
     def f(x: object) -> object:
         return x
 
@@ -68,7 +66,7 @@ def test_every_version_constant_is_in_the_digest(constant: str) -> None:
     ("patched", "value"),
     [("python_version", lambda: "cpython 9.9"), ("default_dtype", lambda: "torch.float16")],
 )
-def test_python_and_the_default_dtype_are_in_the_digest(patched: str, value: Any) -> None:
+def test_python_and_the_default_dtype_are_in_the_digest(patched, value):
     def f(x: object) -> object:
         return x
 

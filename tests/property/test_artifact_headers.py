@@ -84,7 +84,7 @@ def changed(draw: st.DrawFn, path: Path) -> bool:
 
 @given(st.data())
 @settings(deadline=None, max_examples=300)
-def test_a_changed_header_is_refused_or_harmless(data: st.DataObject) -> None:
+def test_a_changed_header_is_refused_or_harmless(data):
     """It gives an ArtifactError, or rows that can be read."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a"
@@ -101,7 +101,7 @@ def test_a_changed_header_is_refused_or_harmless(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(deadline=None, max_examples=20)
-def test_a_changed_header_ends_no_start_and_no_commit(data: st.DataObject) -> None:
+def test_a_changed_header_ends_no_start_and_no_commit(data):
     """The daemon takes such a file, or refuses it, and goes on; also where it finds it at a start."""
     with TemporaryDirectory(dir=MEMORY) as folder:
         store = Store(folder, limits=ROOMY)

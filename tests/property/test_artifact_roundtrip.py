@@ -3,7 +3,6 @@
 from collections import namedtuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -77,7 +76,7 @@ SAMPLES = st.recursive(
 
 @given(st.lists(SAMPLES, max_size=6))
 @settings(deadline=None, max_examples=150)
-def test_samples_come_back(samples: list[Any]) -> None:
+def test_samples_come_back(samples):
     """Any samples, in any mix, come back to the bit; safetensors reads every tensor."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a"
@@ -92,7 +91,7 @@ def test_samples_come_back(samples: list[Any]) -> None:
 
 @given(st.lists(st.lists(st.lists(SAMPLES, max_size=2), max_size=3), min_size=1, max_size=4))
 @settings(deadline=None, max_examples=100)
-def test_a_merge_equals_one_writer(parts: list[list[list[Any]]]) -> None:
+def test_a_merge_equals_one_writer(parts):
     """Files of expanded items, merged, are byte for byte the file that one writer makes of all of them."""
     with TemporaryDirectory() as folder:
         paths, first = [], 0

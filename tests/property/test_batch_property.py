@@ -92,7 +92,7 @@ def outcome(function: Any, batch: Any) -> Any:
     st.lists(st.integers(0, 9), min_size=1, max_size=6),
 )
 @settings(deadline=None, max_examples=250)
-def test_a_batch_is_what_torch_makes_of_its_samples(schemas: list[Any], parts: int, picks: list[int]) -> None:
+def test_a_batch_is_what_torch_makes_of_its_samples(schemas, parts, picks):
     """Any samples, over any number of artifacts, of one tree or two: equal to the bit, or the same error."""
     samples = [make(schemas[i % len(schemas)], i) for i in range(10)]
     expected = [samples[i] for i in picks]
@@ -119,9 +119,7 @@ SEQUENCES = st.builds(
     st.sampled_from([None, "lengths", "mask"]),
 )
 @settings(deadline=None, max_examples=250)
-def test_padding_and_packing_a_batch_equal_those_of_its_samples(
-    schema: Any, parts: int, picks: list[int], side: Any, multiple: int, also: Any
-) -> None:
+def test_padding_and_packing_a_batch_equal_those_of_its_samples(schema, parts, picks, side, multiple, also):
     """From columns or from samples, and as a loop over elements would: the same values."""
     samples = [make(schema, i) for i in range(10)]
     chosen = [samples[i] for i in picks]

@@ -90,17 +90,17 @@ def shuffled(value: Any) -> Any:
 
 
 @given(values, values)
-def test_encodings_are_equal_exactly_when_values_are(a: Any, b: Any) -> None:
+def test_encodings_are_equal_exactly_when_values_are(a, b):
     assert (encode(a) == encode(b)) == same(a, b)
 
 
 @given(values)
-def test_a_copy_in_another_order_has_the_same_bytes(value: Any) -> None:
+def test_a_copy_in_another_order_has_the_same_bytes(value):
     assert encode(shuffled(value)) == encode(value)
 
 
 @given(values)
-def test_the_function_sees_the_same_whatever_the_order_was(value: Any) -> None:
+def test_the_function_sees_the_same_whatever_the_order_was(value):
     def seen(x: Any) -> Any:
         if isinstance(x, dict):
             return [(k, seen(v)) for k, v in x.items()]
@@ -113,7 +113,7 @@ def test_the_function_sees_the_same_whatever_the_order_was(value: Any) -> None:
 
 
 @given(values, values)
-def test_no_encoding_starts_another(a: Any, b: Any) -> None:
+def test_no_encoding_starts_another(a, b):
     assume(not same(a, b))
     assert not encode(a).startswith(encode(b))
 
@@ -142,7 +142,7 @@ def at(value: Any, place: tuple[Any, ...]) -> Any:
 
 
 @given(values, leaves, st.data())
-def test_another_value_at_any_leaf_changes_the_bytes(value: Any, new: Any, data: st.DataObject) -> None:
+def test_another_value_at_any_leaf_changes_the_bytes(value, new, data):
     places = leaf_places(value)
     assume(places)
     place = data.draw(st.sampled_from(places))

@@ -79,9 +79,7 @@ def arrange(folder: Path, contents: dict[str, bytes | None]) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shapes=st.lists(shape, min_size=1, max_size=5), before=disk, after=disk)
-def test_digests_are_equal_exactly_when_items_mean_the_same(
-    folder: Path, shapes: list[Any], before: dict[str, bytes | None], after: dict[str, bytes | None]
-) -> None:
+def test_digests_are_equal_exactly_when_items_mean_the_same(folder, shapes, before, after):
     items = [build(some, folder) for some in shapes]
     memo = StatCache(folder / "memo", window_ns=lambda device: 10**10)
     seen: dict[bytes, Any] = {}
@@ -97,9 +95,7 @@ def test_digests_are_equal_exactly_when_items_mean_the_same(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shapes=st.lists(shape, min_size=1, max_size=5), before=disk, after=disk)
-def test_a_change_after_opening_is_seen_in_each_item_it_reaches(
-    folder: Path, shapes: list[Any], before: dict[str, bytes | None], after: dict[str, bytes | None]
-) -> None:
+def test_a_change_after_opening_is_seen_in_each_item_it_reaches(folder, shapes, before, after):
     """The stamps are young, so even a change within the same tick of the clock has to be seen."""
     items = [build(some, folder) for some in shapes]
     arrange(folder, before)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sabotage.catalogue import SABOTAGES, Sabotage
+from sabotage.catalogue import SABOTAGES
 from support.forked import JobServers
 
 REPO = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def servers() -> Iterator[JobServers]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda one: one.name)
-def test_sabotage_is_caught(servers: JobServers, sabotage: Sabotage) -> None:
+def test_sabotage_is_caught(servers, sabotage):
     command = [str(REPO / "tests/sabotage/run.py"), sabotage.name, sabotage.caught_by]
     run = servers.start(command, os.environ, REPO)
     out, err = run.communicate(timeout=240)
@@ -38,11 +38,11 @@ def test_sabotage_is_caught(servers: JobServers, sabotage: Sabotage) -> None:
     assert "FAILED" in out, out
 
 
-def test_sabotages_have_names_of_their_own() -> None:
+def test_sabotages_have_names_of_their_own():
     assert len({one.name for one in SABOTAGES}) == len(SABOTAGES)
 
 
-def test_sabotages_name_code_and_tests_that_there_are() -> None:
+def test_sabotages_name_code_and_tests_that_there_are():
     """Else it is known only when their turn comes at night; the tests themselves run by day."""
     for sabotage in SABOTAGES:
         module, _, path = sabotage.target.partition(":")

@@ -53,23 +53,23 @@ def refused(path: Path, words: str | None = None) -> None:
         os.close(fd)
 
 
-def test_the_victim_is_sound(path: Path) -> None:
+def test_the_victim_is_sound(path):
     rewrite(path, lambda header, document: None)
     assert len(samples_of(artifact.open(path))) == 4
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 100, 4095, 4096, 4097, 5000, -64, -1])
-def test_truncated(path: Path, keep: int) -> None:
+def test_truncated(path, keep):
     path.write_bytes(path.read_bytes()[:keep])
     refused(path)
 
 
-def test_announced_size_is_compared(path: Path) -> None:
+def test_announced_size_is_compared(path):
     with pytest.raises(ArtifactError, match="incomplete"):
         artifact.open(path, size_bytes=path.stat().st_size + 1)
 
 
-def test_a_longer_item_table_is_not_read(path: Path) -> None:
+def test_a_longer_item_table_is_not_read(path):
     """The daemon holds the table of a staged file in memory, and bounds it."""
     with open(path, "rb") as file:
         with pytest.raises(ArtifactError, match="4 items: the limit is 3"):
@@ -97,12 +97,12 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("raw", FOREIGN, ids=range(len(FOREIGN)))
-def test_another_file(tmp_path: Path, raw: bytes) -> None:
+def test_another_file(tmp_path, raw):
     (tmp_path / "a").write_bytes(raw)
     refused(tmp_path / "a")
 
 
-def test_a_foreign_safetensors_file(tmp_path: Path) -> None:
+def test_a_foreign_safetensors_file(tmp_path):
     safetensors.numpy.save_file({"x": np.zeros(3)}, tmp_path / "a")
     refused(tmp_path / "a")
     replace_header(tmp_path / "a", b'{"x":{"dtype":"F64","shape":[3],"data_offsets":[0,24]}}')
@@ -116,7 +116,7 @@ BOMBS = [
 
 
 @pytest.mark.parametrize("text", BOMBS, ids=range(len(BOMBS)))
-def test_json_bombs(path: Path, text: str) -> None:
+def test_json_bombs(path, text):
     original = path.read_bytes()
     replace_header(path, text.encode("utf-8", "surrogatepass"))
     refused(path)
@@ -135,7 +135,7 @@ def test_json_bombs(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["n", "__metadata__", "rows"])
-def test_a_name_that_stands_twice(path: Path, name: str) -> None:
+def test_a_name_that_stands_twice(path, name):
     """Parsers disagree about which of two members counts: a header or document that has both is refused."""
     raw = path.read_bytes()
     text = raw[8 : 8 + int.from_bytes(raw[:8], "little")].rstrip()
@@ -151,7 +151,7 @@ def test_a_name_that_stands_twice(path: Path, name: str) -> None:
     refused(path, "not the one that its document gives")
 
 
-def test_data_off_the_page(path: Path) -> None:
+def test_data_off_the_page(path):
     raw = path.read_bytes()
     length = int.from_bytes(raw[:8], "little")
     path.write_bytes(
@@ -160,7 +160,7 @@ def test_data_off_the_page(path: Path) -> None:
     refused(path, "page boundary")
 
 
-def test_a_header_over_its_bound(path: Path) -> None:
+def test_a_header_over_its_bound(path):
     replace_header(path, b'{"__metadata__":{}}'.ljust(artifact_format.MAX_HEADER_BYTES + 8))
     refused(path, "header of")
 
@@ -198,30 +198,30 @@ HEADER_ATTACKS: dict[str, HeaderChange] = {
 
 
 @pytest.mark.parametrize("attack", HEADER_ATTACKS)
-def test_tensors_that_lie(path: Path, attack: str) -> None:
+def test_tensors_that_lie(path, attack):
     rewrite(path, lambda header, _: HEADER_ATTACKS[attack](header))
     refused(path)
 
 
-def test_another_version_is_refused_by_name(path: Path) -> None:
+def test_another_version_is_refused_by_name(path):
     rewrite(path, lambda header, _: header["__metadata__"].update(version="1"))
     refused(path, "artifact format '1'; this prepcache reads 4")
 
 
 @pytest.mark.parametrize("change", [-8, 8])
-def test_a_file_of_another_length_than_its_header_says(path: Path, change: int) -> None:
+def test_a_file_of_another_length_than_its_header_says(path, change):
     raw = path.read_bytes()
     path.write_bytes(raw[:change] if change < 0 else raw + bytes(change))
     refused(path, "the tensors end at byte")
 
 
-def test_a_link_is_not_followed(path: Path) -> None:
+def test_a_link_is_not_followed(path):
     path.with_name("link").symlink_to(path)
     with pytest.raises(OSError):
         artifact.open(path.with_name("link"))
 
 
-def test_a_file_that_shrinks_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_shrinks_is_an_error(path, monkeypatch):
     """A writer that cuts its file while the daemon checks it gives an error, not a SIGBUS."""
     fd = os.open(path, os.O_RDWR)
     read = os.pread
@@ -308,7 +308,7 @@ OBSERVED_ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", OBSERVED_ATTACKS)
-def test_observed_inputs_that_lie(path: Path, attack: str) -> None:
+def test_observed_inputs_that_lie(path, attack):
     rewrite(path, lambda _, document: document.update(observed=OBSERVED_ATTACKS[attack]))
     with pytest.raises(ArtifactError, match="the observed inputs cannot be read"):
         _ = artifact.open(path).header.inputs
@@ -317,12 +317,12 @@ def test_observed_inputs_that_lie(path: Path, attack: str) -> None:
 
 
 @pytest.mark.parametrize("attack", DOCUMENT_ATTACKS)
-def test_documents_that_lie(path: Path, attack: str) -> None:
+def test_documents_that_lie(path, attack):
     rewrite(path, lambda _, document: DOCUMENT_ATTACKS[attack](document))
     refused(path)
 
 
-def test_two_columns_of_one_name(path: Path) -> None:
+def test_two_columns_of_one_name(path):
     def double(header: dict[str, Any], document: Document) -> None:
         columns = document["groups"][0]["columns"]
         columns[1] = columns[0]
@@ -333,7 +333,7 @@ def test_two_columns_of_one_name(path: Path) -> None:
     refused(path, "two columns are named")
 
 
-def test_items_of_equal_beginnings_do_not_keep_the_interpreter() -> None:
+def test_items_of_equal_beginnings_do_not_keep_the_interpreter():
     numbers = np.arange(1 << 20, dtype="<u8")
     digests = np.zeros((len(numbers), 32), np.uint8)
     digests[:, 24:] = numbers[:, None].view(np.uint8)
@@ -350,7 +350,7 @@ def test_items_of_equal_beginnings_do_not_keep_the_interpreter() -> None:
     assert artifact_format.has_twice(digests)
 
 
-def test_an_item_that_stands_twice(path: Path) -> None:
+def test_an_item_that_stands_twice(path):
     """A table that names an item twice is refused, also where the key is made of just that table."""
     digests = np.zeros((4, 32), "u1")
 
@@ -392,19 +392,19 @@ TABLE_ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", TABLE_ATTACKS)
-def test_tables_that_lie(path: Path, attack: str) -> None:
+def test_tables_that_lie(path, attack):
     patch_tensor(path, *TABLE_ATTACKS[attack])
     refused(path)
 
 
-def test_more_rows_than_the_only_group_has(tmp_path: Path) -> None:
+def test_more_rows_than_the_only_group_has(tmp_path):
     write(tmp_path / "a", SAMPLES[:2])
     rewrite(tmp_path / "a", lambda _, document: document.update(rows=3))
     patch_tensor(tmp_path / "a", "_items.row_count", np.array([1, 2]))
     refused(tmp_path / "a")
 
 
-def test_text_that_is_no_text(path: Path) -> None:
+def test_text_that_is_no_text(path):
     """Bytes that are no UTF-8 are found when they are read, by column and row; other rows are not hurt."""
     patch_tensor(path, "t", np.array([0xFF], "u1"))
     found = artifact.open(path)

@@ -21,7 +21,7 @@ from support.artifacts import RECIPE, digest, merge, samples_of, write, write_it
 from support.leaks import Leaks
 
 
-def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
+def test_a_refused_item_leaves_nothing(tmp_path):
     writer = artifact.Writer(RECIPE)
     writer.add(digest(0), [1], 0.0)
     with pytest.raises(SampleError):
@@ -35,7 +35,7 @@ def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
     assert ours.keys() == plain.keys()
 
 
-def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_trees_are_refused_by_name(monkeypatch):
     """Keys that vary with the sample would make a group each: refused with the remedy, not written slowly."""
     monkeypatch.setattr("prepcache.artifact.writer.MAX_GROUPS", 3)
     writer = artifact.Writer(RECIPE)
@@ -46,7 +46,7 @@ def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert writer.items == 3
 
 
-def test_trees_too_large_for_a_header_are_refused(tmp_path: Path) -> None:
+def test_trees_too_large_for_a_header_are_refused(tmp_path):
     """Wide trees that differ are refused one by one, and what was added before can still be written."""
     writer = artifact.Writer(RECIPE)
     with pytest.raises(SampleError, match="return them as values"):
@@ -59,7 +59,7 @@ def test_trees_too_large_for_a_header_are_refused(tmp_path: Path) -> None:
     assert artifact.open(tmp_path / "a").rows == writer.items
 
 
-def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_over_the_bound_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("prepcache.artifact.header.MAX_HEADER_BYTES", 8192)
     with pytest.raises(ArtifactError, match="put their paths in the items"):
         names = [str(random.random()) for _ in range(999)]
@@ -67,7 +67,7 @@ def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "a").stat().st_size == 0
 
 
-def test_too_many_observed_inputs_are_not_written(tmp_path: Path) -> None:
+def test_too_many_observed_inputs_are_not_written(tmp_path):
     """They may be alike, so that their text packs well."""
     for row, count in (
         ({"name": "x", "digest": "absent"}, MAX_INPUTS + 1),
@@ -78,7 +78,7 @@ def test_too_many_observed_inputs_are_not_written(tmp_path: Path) -> None:
         assert (tmp_path / "a").stat().st_size == 0
 
 
-def test_a_full_disk_is_an_os_error() -> None:
+def test_a_full_disk_is_an_os_error():
     """No room is the kernel's error, unchanged: the store decides what it means."""
     writer = artifact.Writer(RECIPE)
     writer.add(digest(0), [torch.zeros(1000)], 0.0)
@@ -94,7 +94,7 @@ def _maps_of(path: Path) -> int:
     return Path("/proc/self/maps").read_text().count(str(path))
 
 
-def test_the_item_table_says_which_rows_are_whose(tmp_path: Path) -> None:
+def test_the_item_table_says_which_rows_are_whose(tmp_path):
     items: list[list[Any]] = [[], [1, 2, 3], [], [4], []]
     written = write_items(tmp_path / "a", items, first=7)
     found = artifact.open(tmp_path / "a")
@@ -109,7 +109,7 @@ def test_the_item_table_says_which_rows_are_whose(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("items", [[], [[]], [[], [], []]], ids=len)
-def test_an_artifact_without_rows_opens(tmp_path: Path, items: list[list[Any]]) -> None:
+def test_an_artifact_without_rows_opens(tmp_path, items):
     write_items(tmp_path / "a", items)
     found = artifact.open(tmp_path / "a")
     assert (found.items, found.rows, found.groups) == (len(items), 0, [])
@@ -118,7 +118,7 @@ def test_an_artifact_without_rows_opens(tmp_path: Path, items: list[list[Any]]) 
 
 
 @pytest.mark.parametrize("cost", [-1.0, math.nan, math.inf, 0.0])
-def test_a_cost_that_is_none_counts_nothing(tmp_path: Path, cost: float) -> None:
+def test_a_cost_that_is_none_counts_nothing(tmp_path, cost):
     """A clock that went back does not spoil the artifact."""
     writer = artifact.Writer(RECIPE)
     writer.add(digest(1), [1], cost)
@@ -127,7 +127,7 @@ def test_a_cost_that_is_none_counts_nothing(tmp_path: Path, cost: float) -> None
     assert artifact.open(tmp_path / "a").cost_s == 0.0
 
 
-def test_copies_are_the_callers(tmp_path: Path) -> None:
+def test_copies_are_the_callers(tmp_path):
     write(tmp_path / "a", [(torch.zeros(3), np.zeros(3), torch.zeros(()), np.zeros((), ">f4"))])
     found = artifact.open(tmp_path / "a")
     for leaf in found.sample(0):
@@ -135,7 +135,7 @@ def test_copies_are_the_callers(tmp_path: Path) -> None:
     assert all(leaf.sum() == 0 for leaf in found.sample(0))
 
 
-def test_the_map_lives_as_long_as_its_last_column(tmp_path: Path) -> None:
+def test_the_map_lives_as_long_as_its_last_column(tmp_path):
     """Columns refuse writes, and outlive the Artifact and the file's name; with the last one the map goes."""
     path = tmp_path / "a"
     write(path, [torch.arange(5), torch.arange(5, 10)])
@@ -153,7 +153,7 @@ def test_the_map_lives_as_long_as_its_last_column(tmp_path: Path) -> None:
     assert _maps_of(path) == 0
 
 
-def test_maps_hold_no_descriptors(tmp_path: Path) -> None:
+def test_maps_hold_no_descriptors(tmp_path):
     """A thousand artifacts fit in a process that may have a thousand descriptors."""
     write(tmp_path / "a", [torch.zeros(3)])
     before = Leaks()
@@ -162,7 +162,7 @@ def test_maps_hold_no_descriptors(tmp_path: Path) -> None:
     assert len(kept) == 50
 
 
-def test_a_mapped_artifact_does_not_travel(tmp_path: Path) -> None:
+def test_a_mapped_artifact_does_not_travel(tmp_path):
     """A pickle of it would hold all samples."""
     write(tmp_path / "a", [1])
     fd = os.open(tmp_path / "a", os.O_RDONLY)
@@ -173,7 +173,7 @@ def test_a_mapped_artifact_does_not_travel(tmp_path: Path) -> None:
         pickle.dumps(found)
 
 
-def test_opening_reads_no_columns(tmp_path: Path) -> None:
+def test_opening_reads_no_columns(tmp_path):
     """A 64 MB column costs no private memory to open, nor to read one row of."""
     write(tmp_path / "a", [torch.zeros(1 << 22, dtype=torch.uint8) for _ in range(16)])
     tracemalloc.start()
@@ -196,7 +196,7 @@ def _write_parts(folder: Path, parts: list[list[Any]]) -> list[Path]:
     return paths
 
 
-def test_other_recipes_do_not_merge(tmp_path: Path) -> None:
+def test_other_recipes_do_not_merge(tmp_path):
     write(tmp_path / "a", [1])
     write(tmp_path / "b", [2], first=1, recipe=RecipeDigest("00" * 32))
     with pytest.raises(ArtifactError, match="different recipes"):
@@ -204,7 +204,7 @@ def test_other_recipes_do_not_merge(tmp_path: Path) -> None:
     assert (tmp_path / "c").stat().st_size == 0
 
 
-def test_an_item_in_two_files_does_not_merge(tmp_path: Path) -> None:
+def test_an_item_in_two_files_does_not_merge(tmp_path):
     """An item table names an item once; which of two copies stays is not for a merge to say."""
     write(tmp_path / "a", [1, 2])
     write(tmp_path / "b", [2, 3], first=1)
@@ -212,7 +212,7 @@ def test_an_item_in_two_files_does_not_merge(tmp_path: Path) -> None:
         merge(tmp_path / "c", [tmp_path / "a", tmp_path / "b"])
 
 
-def test_observed_inputs_are_joined_unless_they_differ(tmp_path: Path) -> None:
+def test_observed_inputs_are_joined_unless_they_differ(tmp_path):
     """The union, each once; an input seen with two digests keeps the artifacts apart."""
 
     def seen(*digests: str) -> list[dict[str, Any]]:
@@ -227,7 +227,7 @@ def test_observed_inputs_are_joined_unless_they_differ(tmp_path: Path) -> None:
         merge(tmp_path / "e", [tmp_path / "a", tmp_path / "c"])
 
 
-def test_copies_go_on_after_short_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_go_on_after_short_reads_and_writes(tmp_path, monkeypatch):
     paths = _write_parts(tmp_path, [[torch.arange(100), torch.arange(50)], [torch.arange(70)]])
     write(tmp_path / "whole", [torch.arange(100), torch.arange(50), torch.arange(70)])
     preadv, writev = os.preadv, os.writev
@@ -237,7 +237,7 @@ def test_copies_go_on_after_short_reads_and_writes(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "merged").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_a_part_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_shrinks_is_an_error(tmp_path, monkeypatch):
     paths = _write_parts(tmp_path, [[torch.arange(1000)], [torch.arange(1000)]])
     preadv = os.preadv
 
@@ -250,7 +250,7 @@ def test_a_part_that_shrinks_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         merge(tmp_path / "merged", paths)
 
 
-def test_memory_does_not_grow_with_the_columns(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_columns(tmp_path):
     """Merging 64 MB takes a folio of 2 MiB, and next to nothing beside it."""
     for number in range(2):
         rows = [torch.full((1 << 20,), number, dtype=torch.uint8)] * 32

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def _ragged(make: Any) -> list[Any]:
     return [make((2, 3), 1), make((0, 7), 2), make((1, 1), 3), make((2, 3), 4)]
 
 
-def test_tensors_of_every_dtype_come_back_to_the_bit(tmp_path: Path) -> None:
+def test_tensors_of_every_dtype_come_back_to_the_bit(tmp_path):
     for dtype in TORCH_DTYPES:
         dense = [_tensor(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
         samples = [*dense, *_ragged(partial(_ragged_tensor, dtype))]
@@ -65,7 +64,7 @@ def _ragged_tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> dic
     return {"r": _tensor(dtype, shape, seed)}
 
 
-def test_arrays_of_every_dtype_come_back_to_the_bit(tmp_path: Path) -> None:
+def test_arrays_of_every_dtype_come_back_to_the_bit(tmp_path):
     """Big-endian ones come back native."""
     for number, dtype in enumerate(map(np.dtype, NUMPY_DTYPES)):
         samples = [_random(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
@@ -93,14 +92,14 @@ STRIDED = [
 
 
 @pytest.mark.parametrize("sample", STRIDED, ids=lambda value: f"{type(value).__name__}{tuple(value.shape)}")
-def test_strided_values_come_back_contiguous(tmp_path: Path, sample: Any) -> None:
+def test_strided_values_come_back_contiguous(tmp_path, sample):
     write(tmp_path / "a", [sample])
     found = artifact.open(tmp_path / "a").sample(0)
     assert same(found, sample)
     assert found.is_contiguous() if isinstance(found, torch.Tensor) else found.flags.c_contiguous
 
 
-def test_a_buffer_that_the_function_reuses_is_copied(tmp_path: Path) -> None:
+def test_a_buffer_that_the_function_reuses_is_copied(tmp_path):
     buffer = torch.zeros(3)
     writer = artifact.Writer("00" * 32)  # type: ignore[arg-type]
     for number in range(3):
@@ -113,7 +112,7 @@ def test_a_buffer_that_the_function_reuses_is_copied(tmp_path: Path) -> None:
     ]
 
 
-def test_any_safetensors_reader_reads_every_column(tmp_path: Path) -> None:
+def test_any_safetensors_reader_reads_every_column(tmp_path):
     samples = [{"x": _tensor(dtype, (2, 3), 1), "y": torch.arange(n)} for n, dtype in enumerate(TORCH_DTYPES)]
     samples += [(np.arange(3.0), "text", 2**60, True, None), (np.arange(4.0), "", 2**61, False, None)]
     write(tmp_path / "a", samples)
@@ -132,7 +131,7 @@ def test_any_safetensors_reader_reads_every_column(tmp_path: Path) -> None:
             )
 
 
-def test_columns_start_on_their_borders(tmp_path: Path) -> None:
+def test_columns_start_on_their_borders(tmp_path):
     """Data start on a page, and columns on 64 bytes; on a page from 32 KiB on, on 2 MiB from 16 MiB on."""
     sizes = *range(70), *range(4400, 4420), 32_767, 32_768, 40_000, 1 << 24
     write(tmp_path / "a", [{f"k{n}": torch.zeros(n, dtype=torch.uint8) for n in sizes}])

@@ -54,7 +54,7 @@ class Row:
     ],
     ids=repr,
 )
-def test_trees_that_differ_do_not_share_a_group(left: Any, right: Any) -> None:
+def test_trees_that_differ_do_not_share_a_group(left, right):
     assert sample_tree.signature(left)[0] != sample_tree.signature(right)[0]
 
 
@@ -103,7 +103,7 @@ REFUSED = [
 @pytest.mark.filterwarnings(
     "ignore:.*quantize:UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
 )
-def test_what_no_column_holds_is_refused_by_path() -> None:
+def test_what_no_column_holds_is_refused_by_path():
     """A refusal names the leaf and what to return instead, and the writer keeps what it had."""
     writer = artifact.Writer(RECIPE)
     writer.add(digest(0), [1], 0.0)
@@ -115,7 +115,7 @@ def test_what_no_column_holds_is_refused_by_path() -> None:
         assert (writer.items, writer.rows) == (1, 1)
 
 
-def test_a_namedtuple_of_an_unloaded_module_is_not_imported(tmp_path: Path) -> None:
+def test_a_namedtuple_of_an_unloaded_module_is_not_imported(tmp_path):
     """A file cannot make a process import a module; the stand-in has the fields and pickles."""
     program = (
         "import sys; from prepcache import artifact; import pickle\n"
@@ -130,7 +130,7 @@ def test_a_namedtuple_of_an_unloaded_module_is_not_imported(tmp_path: Path) -> N
     python("-c", program, tmp_path / "a")
 
 
-def test_a_namedtuple_whose_fields_changed_is_not_mistaken() -> None:
+def test_a_namedtuple_whose_fields_changed_is_not_mistaken():
     """A class of the same address with other fields is not used: values stay under their names."""
     stand_in = sample_tree.named_class(__name__, "Pair", ("y", "x"))
     assert stand_in is not Pair and stand_in._fields == ("y", "x")
@@ -148,12 +148,12 @@ def test_a_namedtuple_whose_fields_changed_is_not_mistaken() -> None:
      ["named", "m", "N", [f"f{n}" for n in range(1025)], [["tuple", []]] * 1025]],
     ids=repr,
 )  # fmt: skip
-def test_a_tree_from_a_file_is_checked(spec: Any) -> None:
+def test_a_tree_from_a_file_is_checked(spec):
     with pytest.raises((ValueError, TypeError)):
         sample_tree.count_leaves(spec)
 
 
-def test_a_tree_of_any_depth_is_refused_without_recursing() -> None:
+def test_a_tree_of_any_depth_is_refused_without_recursing():
     spec: Any = 0
     for _ in range(500):
         spec = ["list", [spec]]

@@ -3,7 +3,6 @@
 import os
 import sys
 from types import ModuleType
-from typing import Any
 
 import pytest
 from IPython.extensions.autoreload import ModuleReloader
@@ -50,7 +49,7 @@ class Notebook:
 
 @pytest.mark.parametrize("code", ["script", "function"])
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_reloaded_counts_as_what_runs(project: Project, case: str, code: Any) -> None:
+def test_what_was_reloaded_counts_as_what_runs(project, case, code):
     notebook = Notebook(project)
     module = notebook.load(CASES[case].format(10))
     function = module.f

@@ -65,7 +65,7 @@ class Shown:
         return Kind()(samples)
 
 
-def test_whoever_looks_is_given_a_list_of_samples(rows: Rows) -> None:
+def test_whoever_looks_is_given_a_list_of_samples(rows):
     """Code of others may change, join and compare it as it likes."""
     ds, expected = Stored(rows), [sample(i) for i in PICKS]
     loaders = (DataLoader(one, 3, sampler=PICKS, collate_fn=as_it_came) for one in (ds, Forwards(ds)))  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_whoever_looks_is_given_a_list_of_samples(rows: Rows) -> None:
     assert next(iter(DataLoader(ds, 3, collate_fn=Shown()))) == "list"
 
 
-def test_what_collates_columns_is_given_a_batch(rows: Rows) -> None:
+def test_what_collates_columns_is_given_a_batch(rows):
     ds = Stored(rows)
     for one in (ds, Subset(ds, range(5)), Subset(Subset(ds, range(9)), range(5))):
         assert next(iter(DataLoader(one, 3, collate_fn=Kind()))) == "Batch"
@@ -104,7 +104,7 @@ class Asks(torch.utils.data.Dataset[Any]):
         return made
 
 
-def test_a_torch_that_is_built_otherwise_is_given_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_built_otherwise_is_given_lists(monkeypatch):
     """Its collation is not told of batches."""
     monkeypatch.delattr(Subset, "__getitems__")
     found: Any = importlib.util.spec_from_file_location("collation_beside_another_torch", collation.__file__)
@@ -117,7 +117,7 @@ def doubled_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return [2 * value for value in batch]
 
 
-def test_a_function_registered_with_torch_is_obeyed(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_registered_with_torch_is_obeyed(rows, monkeypatch):
     default_collate(rows.take(PICKS))
     monkeypatch.setitem(default_collate_fn_map, int, doubled_ints)
     assert default_collate(rows.take(PICKS))[1] == [8, 0, 18]
@@ -125,7 +125,7 @@ def test_a_function_registered_with_torch_is_obeyed(rows: Rows, monkeypatch: pyt
     assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 
-def test_a_worker_gathers_into_memory_that_its_job_maps(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gathers_into_memory_that_its_job_maps(rows, monkeypatch):
     """Else torch would copy the batch once more when it sends it."""
     monkeypatch.setattr(collation, "get_worker_info", lambda: "of a worker")
     made = default_collate(rows.take(PICKS))
@@ -133,21 +133,21 @@ def test_a_worker_gathers_into_memory_that_its_job_maps(rows: Rows, monkeypatch:
     assert same(made, default_collate([sample(i) for i in PICKS]))
 
 
-def test_unstackable_rows_raise_torchs_error(tmp_path: Path) -> None:
+def test_unstackable_rows_raise_torchs_error(tmp_path):
     rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
     with pytest.raises(RuntimeError, match="each tensor to be equal size"):
         default_collate(rows.take([2, 3, 8]))
 
 
-def test_what_torch_does_not_collate_raises_its_error(tmp_path: Path) -> None:
+def test_what_torch_does_not_collate_raises_its_error(tmp_path):
     rows = rows_of(tmp_path, [(i, None) for i in range(3)])
     with pytest.raises(TypeError, match="NoneType"):
         default_collate(rows.take([0, 1]))
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
-def test_a_padded_batch_of_none_raises_torchs_error(tmp_path: Path, is_listed: bool) -> None:
+def test_a_padded_batch_of_none_raises_torchs_error(tmp_path, is_listed):
     rows = rows_of(tmp_path, [{"x": torch.ones(i + 1), "y": (None, 1)} for i in range(3)])
     batch = rows.take([0, 1])
     with pytest.raises(TypeError, match="NoneType"):
@@ -176,12 +176,12 @@ def arrive(token: str, count: int) -> Any:
 
 
 @pytest.mark.parametrize("counts", [(3, 4), (4, 3)])
-def test_a_batch_is_of_the_copy_of_its_length(counts: tuple[int, int]) -> None:
+def test_a_batch_is_of_the_copy_of_its_length(counts):
     kept = [Copy("two copies", count) for count in counts]
     assert [arrive("two copies", one.count)[0][0] for one in kept] == list(counts)
 
 
-def test_a_batch_of_no_copy_says_what_to_do() -> None:
+def test_a_batch_of_no_copy_says_what_to_do():
     kept = Copy("one copy", 3)
     for token, count, advice in (("one copy", 5, "start a new epoch"), ("no copy", 3, "keep it until")):
         failed = arrive(token, count)

@@ -143,7 +143,7 @@ def digest(name: str, cls: type[Data] = Data, **changed: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ["plain", "through", "counting", "nested_code", "doubled"])
-def test_what_is_not_read_of_self_does_not_count(name: str) -> None:
+def test_what_is_not_read_of_self_does_not_count(name):
     before = digest(name)
     assert digest(name, batch_size=16) == digest(name, trainer=open) == digest(name, more=1) == before
 
@@ -165,7 +165,7 @@ def test_what_is_not_read_of_self_does_not_count(name: str) -> None:
         ("deletes", {"window": 2}),
     ],
 )
-def test_what_is_read_of_self_counts(name: str, changed: dict[str, Any]) -> None:
+def test_what_is_read_of_self_counts(name, changed):
     assert digest(name, **changed) != digest(name)
 
 
@@ -173,7 +173,7 @@ DESCRIBED = ("described", "reads_checked", "deletes_by_class")
 
 
 @pytest.mark.parametrize("name", ["handed_on", "returned", "aliased", "called_super", *DESCRIBED])
-def test_an_object_that_is_handed_on_counts_whole(name: str) -> None:
+def test_an_object_that_is_handed_on_counts_whole(name):
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.trainer"):
         digest(name)
     assert digest(name, trainer=None, batch_size=16) != digest(name, trainer=None)
@@ -183,24 +183,24 @@ def test_an_object_that_is_handed_on_counts_whole(name: str) -> None:
     ("name", "cls"),
     [("unknown", Dynamic), ("by_property", Dynamic), ("counting", Setting), ("deletes", Setting)],
 )
-def test_a_class_that_finds_attributes_itself_counts_whole(name: str, cls: type[Data]) -> None:
+def test_a_class_that_finds_attributes_itself_counts_whole(name, cls):
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.trainer"):
         digest(name, cls)
 
 
 @pytest.mark.parametrize("cls", [Dynamic, Setting])
-def test_what_such_a_class_is_not_asked_for_does_not_count(cls: type[Data]) -> None:
+def test_what_such_a_class_is_not_asked_for_does_not_count(cls):
     """As of a module of torch's that a trainer is attached to."""
     assert digest("plain", cls, trainer=open) == digest("plain", cls) != digest("plain", cls, size=3)
 
 
-def test_an_attribute_that_is_read_is_named_and_left_out() -> None:
+def test_an_attribute_that_is_read_is_named_and_left_out():
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.size.*untracked=\('size',\)"):
         digest("plain", size=(n for n in ()))
     left_out = [recipe(Data(size=n).plain, code="function", untracked=("size",)).digest for n in (1, 2)]
     assert left_out[0] == left_out[1]
 
 
-def test_the_call_of_a_partial_is_named_as_its_function() -> None:
+def test_the_call_of_a_partial_is_named_as_its_function():
     made = recipe(partial(digest, 1).__call__)
     assert (made.name, made.root) == (recipe(digest).name, recipe(digest).root)

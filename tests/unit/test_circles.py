@@ -36,20 +36,20 @@ def all_known(count: int) -> Any:
 
 
 @pytest.mark.parametrize("make", [lambda: doubled(list), lambda: {doubled(Plain)}, lambda: all_known(8)])
-def test_what_doubles_with_each_step_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_doubles_with_each_step_is_refused(make, monkeypatch):
     monkeypatch.setattr(encoder, "MOST_ENTERED", 1 << 12)
     with pytest.raises(UnkeyableError, match="the same ones too often"):
         digest_of(make())
 
 
-def test_a_list_inside_itself_is_refused_by_name() -> None:
+def test_a_list_inside_itself_is_refused_by_name():
     endless: list[Any] = [1]
     endless.append([endless])
     with pytest.raises(UnkeyableError, match=r"f\[value\]\[1\]\[0\]: this list contains itself"):
         digest_of(endless)
 
 
-def test_an_object_in_a_cycle_counts_by_what_it_reaches() -> None:
+def test_an_object_in_a_cycle_counts_by_what_it_reaches():
     """Its bytes speak of the list that it was first met in."""
 
     def pair(is_own: bool) -> tuple[Any, Any]:
@@ -67,14 +67,14 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dependencies, "MOST_ROWS", 4)
 
 
-def test_objects_beyond_the_rows_count_once_each(few_rows: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_beyond_the_rows_count_once_each(few_rows, monkeypatch):
     monkeypatch.setattr(encoder, "MOST_ENTERED", 200)
     shared = doubled(Plain)
     assert digest_of([Plain(0)] * 8 + [shared]) == digest_of([Plain(0)] * 8 + [shared])
 
 
 @pytest.mark.parametrize("untracked", [(), ("of",)])
-def test_each_of_many_objects_counts_wherever_it_is_held(few_rows: None, untracked: tuple[str, ...]) -> None:
+def test_each_of_many_objects_counts_wherever_it_is_held(few_rows, untracked):
     def digest(held: int) -> str:
         holding = [many[held]]
         return recipe(lambda x: (many, holding, x), code="function", untracked=untracked).digest
@@ -86,7 +86,7 @@ def test_each_of_many_objects_counts_wherever_it_is_held(few_rows: None, untrack
     assert (digest(8) == before) is bool(untracked), "left out of objects that have no rows, too"
 
 
-def test_what_has_no_bytes_beyond_the_rows_is_refused(few_rows: None) -> None:
+def test_what_has_no_bytes_beyond_the_rows_is_refused(few_rows):
     many = [Plain(n) for n in range(9)]
     many[8].of = (n for n in ())
     with pytest.raises(UnkeyableError, match=r"f\[value\]\[8\]\.of: .*untracked="):
@@ -95,7 +95,7 @@ def test_what_has_no_bytes_beyond_the_rows_is_refused(few_rows: None) -> None:
 
 
 @pytest.mark.parametrize("in_config", [False, True])
-def test_a_knotted_graph_counts_beyond_the_rows(few_rows: None, in_config: bool) -> None:
+def test_a_knotted_graph_counts_beyond_the_rows(few_rows, in_config):
     """Each node knows the root, and the one before it."""
 
     def digest(last: int) -> str:
@@ -110,7 +110,7 @@ def test_a_knotted_graph_counts_beyond_the_rows(few_rows: None, in_config: bool)
     assert digest(1) == digest(1) != digest(2)
 
 
-def test_a_long_chain_beyond_the_rows_is_refused(few_rows: None) -> None:
+def test_a_long_chain_beyond_the_rows_is_refused(few_rows):
     root = node = Plain(0)
     for n in range(3000):
         node.after = [Plain(n)]
@@ -119,7 +119,7 @@ def test_a_long_chain_beyond_the_rows_is_refused(few_rows: None) -> None:
         digest_of([root])
 
 
-def test_a_row_that_grows_moves_no_other_beyond_the_rows(project: Project, few_rows: None) -> None:
+def test_a_row_that_grows_moves_no_other_beyond_the_rows(project, few_rows):
     project.write(
         prep="class C:\n    def __init__(self): self.n = 1\n"
         "first, grown, held = ([C() for _ in range(9)] for _ in '123')\n"
@@ -131,7 +131,7 @@ def test_a_row_that_grows_moves_no_other_beyond_the_rows(project: Project, few_r
     assert drift(made) == {"prep.grown": True}
 
 
-def test_what_a_call_opens_beside_many_objects_is_its_own(project: Project, few_rows: None) -> None:
+def test_what_a_call_opens_beside_many_objects_is_its_own(project, few_rows):
     """As a data set that opens its file at the first call: it has no stable bytes, and is no change."""
     project.write(
         prep="class C:\n    def __init__(self): self.n = 1\n"
@@ -145,7 +145,7 @@ def test_what_a_call_opens_beside_many_objects_is_its_own(project: Project, few_
     assert drift(made) == {"preprocess.a": True}
 
 
-def test_a_module_named_config_is_not_the_config(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_named_config_is_not_the_config(project, monkeypatch):
     """Two objects beyond the rows, each the first of what it is met in."""
     monkeypatch.setattr(dependencies, "MOST_ROWS", 0)
     project.write(
@@ -173,7 +173,7 @@ class Endless:
         return Endless, (), {"inner": Endless(), "other": Endless()}
 
 
-def test_an_object_without_an_end_is_refused() -> None:
+def test_an_object_without_an_end_is_refused():
     with pytest.raises(UnkeyableError, match="nested too deeply"):
         digest_of(Endless())
 
@@ -182,7 +182,7 @@ class Direction(enum.Enum):
     NORTH, SOUTH = "n", "s"
 
 
-def test_members_of_an_enum_may_refer_to_one_another() -> None:
+def test_members_of_an_enum_may_refer_to_one_another():
     def f(x: Any) -> Any:
         return x, Direction.NORTH
 

@@ -4,12 +4,10 @@ import os
 import re
 import socket
 import time
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-import typer
 from msgspec.structs import replace
 from rich.console import Console
 from typer.main import get_command
@@ -32,7 +30,7 @@ from support.programs import python
 
 
 @pytest.mark.parametrize("app", [cli.app, daemon_cli.app])
-def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
+def test_help_shows_no_flag_as_if_it_took_a_value(app):
     commands = sorted(get_command(app).commands)  # type: ignore[attr-defined]
     for arguments in ([], *([name] for name in commands)):
         told = CliRunner().invoke(app, [*arguments, "--help"]).output
@@ -46,9 +44,7 @@ def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
         *("ls --sort colour", "ls --sort size", "ls --older-than soon", "ls --owner nobody-of-that-name"),
     ],
 )
-def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
-    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: str
-) -> None:
+def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(run, monkeypatch, arguments):
     monkeypatch.setenv("PREPCACHE_URL", "unix:///nobody/listens/here.sock")
     ended = run(*arguments.split())
     assert ended.code == 2 and ended.out == "" and ended.err != ""
@@ -61,18 +57,14 @@ def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
         *("pin abcd", "verify"),
     ],
 )
-def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: str
-) -> None:
+def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(run, monkeypatch, tmp_path, arguments):
     monkeypatch.setenv("PREPCACHE_URL", f"unix://{tmp_path}/none.sock")
     ended = run(*arguments.split())
     assert (ended.code, ended.out) == (3, "")
     assert ended.err.count("\n") == 1 and str(tmp_path) in ended.err and "`prepcached serve`" in ended.err
 
 
-def test_no_daemon_is_started_to_say_that_nothing_is_cached(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_daemon_is_started_to_say_that_nothing_is_cached(run, monkeypatch, tmp_path):
     for name in ("PREPCACHE_URL", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("prepcache.daemon.launcher.SYSTEM_SOCKET", tmp_path / "none")
@@ -88,14 +80,14 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     assert told in run("status").err
 
 
-def test_an_error_of_our_own_is_one_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_is_one_line_too(run, monkeypatch):
     monkeypatch.setattr(cli, "_client", mock.Mock(side_effect=ZeroDivisionError("never")))
     ended = run("status")
     assert ended.code == cli.INTERNAL and ended.err.count("\n") == 1
     assert "ZeroDivisionError: never" in ended.err
 
 
-def test_key_reads_a_file_and_never_runs_it(run: Run, tmp_path: Path) -> None:
+def test_key_reads_a_file_and_never_runs_it(run, tmp_path):
     script = tmp_path / "prep.py"
     script.write_text(
         "import pathlib\nSIZE = 3\npathlib.Path(__file__).with_name('ran').touch()\n"
@@ -116,7 +108,7 @@ def test_key_reads_a_file_and_never_runs_it(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "missing"), [("serve", "uvicorn"), ("check", "sqlalchemy"), ("rebuild", "sqlalchemy")]
 )
-def test_a_daemon_without_its_extra_says_what_to_install(tmp_path: Path, command: str, missing: str) -> None:
+def test_a_daemon_without_its_extra_says_what_to_install(tmp_path, command, missing):
     program = f"import sys; sys.modules[{missing!r}] = None; from prepcached.cli import main; main()"
     ended = python("-c", program, command, "--root", tmp_path, code=1)
     assert ended.stdout == ""
@@ -125,7 +117,7 @@ def test_a_daemon_without_its_extra_says_what_to_install(tmp_path: Path, command
 
 
 @pytest.mark.parametrize("command", ["prepcache.command.cli", "prepcached.cli"])
-def test_the_version_is_told(command: str) -> None:
+def test_the_version_is_told(command):
     code = f"import sys, {command} as it; sys.argv = ['x', '--version']; it.main()"
     done = python("-c", code)
     assert done.stdout == f"{command.partition('.')[0]} {prepcache.__version__}\n"
@@ -139,7 +131,7 @@ ENTRY = inspection.Entry(
 )  # fmt: skip
 
 
-def test_an_entry_shows_some_of_the_many_inputs_that_it_observed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_shows_some_of_the_many_inputs_that_it_observed(capsys):
     """Each kind in one line: names of one kind once hid each other."""
     files = [{"kind": "file", "name": f"items:{n}.png", "digest": ""} for n in range(1022)]
     folder = {"kind": "folder", "name": "project:parts", "digest": ""}
@@ -151,7 +143,7 @@ def test_an_entry_shows_some_of_the_many_inputs_that_it_observed(capsys: pytest.
     assert " more" not in capsys.readouterr().out
 
 
-def test_an_entry_shows_its_recipe_and_config(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_shows_its_recipe_and_config(capsys):
     config = {"config": {"size": {"digest": "", "text": "x" * 100}}}
     cli_tables.entry(ENTRY, inspection.Recipe(ENTRY.recipe, ENTRY.name, 1, 0.0, 1, 1, config))
     assert re.search(rf"^config.size.text +{'x' * 100}$", capsys.readouterr().out, re.M)
@@ -159,9 +151,7 @@ def test_an_entry_shows_its_recipe_and_config(capsys: pytest.CaptureFixture[str]
     assert f"  {ENTRY.recipe[:12]}  " in capsys.readouterr().out
 
 
-def test_a_listing_of_others_entries_says_whose_each_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_of_others_entries_says_whose_each_is(capsys, monkeypatch):
     for uid, owner, is_told in [(0, 0, False), (4242, 0, True), (4242, None, False)]:
         monkeypatch.setattr("os.getuid", lambda uid=uid: uid)
         cli_tables.entries([replace(ENTRY, owner=owner), replace(ENTRY, owner=owner)], more=False)
@@ -217,9 +207,7 @@ NO_DISK = {"effective_limit_bytes": 0, "free_bytes": 5 << 30}
         ({"recovered": {"indexed": 3}}, "50.0 GiB of 100 GiB", "index rebuilt"),
     ],
 )
-def test_status_tells_how_full_the_store_is_and_whether_it_helps(
-    capsys: pytest.CaptureFixture[str], changed: dict[str, Any], told: str, not_told: str
-) -> None:
+def test_status_tells_how_full_the_store_is_and_whether_it_helps(capsys, changed, told, not_told):
     out = shown(capsys, {"uptime_s": 2 * 86400.0, **changed})
     assert told in out and not_told not in out, out
 
@@ -250,9 +238,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int, height: int = 24)
     return terminal
 
 
-def test_status_is_one_screen_and_all_have_80_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_is_one_screen_and_all_have_80_columns(monkeypatch, capsys):
     on_a_terminal(monkeypatch, 80)
     cli_tables.rows_of(
         [replace(ENTRY, owner=owner, used_at=time.time() - 570) for owner in (0, os.getuid())], 9
@@ -270,9 +256,7 @@ def test_status_is_one_screen_and_all_have_80_columns(
 
 
 @pytest.mark.parametrize(("width", "height", "names"), [(80, 24, 2), (80, 40, 5), (60, 24, 0)])
-def test_a_watched_status_fits_its_screen(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, height: int, names: int
-) -> None:
+def test_a_watched_status_fits_its_screen(monkeypatch, capsys, width, height, names):
     out = on_a_terminal(monkeypatch, width, height)
     info = replace(INFO, version=prepcache.__version__)
     url = f"unix:///home/{'x' * 25}/.cache/prepcache/prepcached.sock"
@@ -286,9 +270,7 @@ def test_a_watched_status_fits_its_screen(
     assert f"and {12 - names} more names" in lines
 
 
-def test_at_60_columns_numbers_are_whole_and_names_are_cut(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_at_60_columns_numbers_are_whole_and_names_are_cut(monkeypatch, capsys):
     on_a_terminal(monkeypatch, 60)
     idle = time.time() - 4 * 86_400
     cli_tables.rows_of([replace(ENTRY, owner=owner, used_at=idle) for owner in (0, 4242)], 2)
@@ -305,7 +287,7 @@ def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, lis
     return {one["cue"]: (one["state"], one["lines"]) for one in rows}
 
 
-def test_explain_has_a_row_for_each_cue() -> None:
+def test_explain_has_a_row_for_each_cue():
     near = inspection.NearestRecipe(RecipeDigest("1" * 64), "f", 0.0, 1, 1, 4096, 0.5)
     differences = [
         inspection.Difference(section, name, "1", "2", f"{name} 1 -> 2")
@@ -337,21 +319,19 @@ def test_explain_has_a_row_for_each_cue() -> None:
 
 
 @pytest.mark.parametrize(("version", "is_told"), [(prepcache.__version__, False), ("0.0.1", True)])
-def test_status_says_where_the_daemon_is_of_another_version(
-    capsys: pytest.CaptureFixture[str], version: str, is_told: bool
-) -> None:
+def test_status_says_where_the_daemon_is_of_another_version(capsys, version, is_told):
     out = shown(capsys, {}, info=replace(INFO, version=version))
     assert f"prepcached {version}, pid 0, up 0 s\nat unix:///s, root /r\n" in out
     assert (f"installed: {prepcache.__version__}; run `prepcached stop`" in out) is is_told, out
 
 
-def test_status_says_how_a_browser_reaches_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_how_a_browser_reaches_the_page(capsys):
     told = f"page ssh -N -L 8080:/s {socket.gethostname()}, then http://localhost:8080/"
     assert told in shown(capsys, {})
     assert "page" not in shown(capsys, {}, url="http://box:8470"), "a browser has no token to show"
 
 
-def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_a_root_that_no_terminal_obeys(capsys):
     """A path is any bytes; other texts were checked when they were read."""
     assert "/r?[2J" in shown(capsys, {}, info=replace(INFO, root="/r\x1b[2J"))
 
@@ -365,21 +345,19 @@ def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixtur
         ({"leases": 1, "progress": (wire.Progress(RecipeDigest("1" * 64), "big.f", 26, 30),)}, "big.f 26/30"),
     ],
 )
-def test_status_shows_a_job_before_its_first_progress(
-    capsys: pytest.CaptureFixture[str], seen: dict[str, Any], doing: str
-) -> None:
+def test_status_shows_a_job_before_its_first_progress(capsys, seen, doing):
     one = inspection.SessionSeen("2" * 32, "train.py", "box", 7, **seen)
     assert shown(capsys, {}, sessions=[one]).splitlines()[-1].endswith(doing)
 
 
-def test_spans_have_one_number_and_one_unit() -> None:
+def test_spans_have_one_number_and_one_unit():
     spans = {0: "0 s", 0.25: "0.25 s", 59: "59 s", 90: "1.5 min", 4000: "1.1 h", 86400 * 12: "12 d"}
     assert {seconds: span_text(seconds) for seconds in spans} == spans
     assert age_text(100.0, 100.5) == "now" and age_text(200.0, 100.0) == "now"
     assert age_text(100.0, 190.0) == "1.5 min ago"
 
 
-def test_spans_are_read_as_they_are_written() -> None:
+def test_spans_are_read_as_they_are_written():
     read = {"90s": 90, "45m": 2700, "12h": 43200, "30d": 2592000, "2w": 1209600, "1.5 h": 5400}
     assert {text: parse_span(text) for text in read} == read
     for text in ("", "30", "d", "3 years", "-1d", "1e3s", "5m 3s"):

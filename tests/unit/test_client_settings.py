@@ -17,17 +17,17 @@ LONG = "/" + "d" * 120
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_each_mode_is_known_by_its_name(mode: Mode) -> None:
+def test_each_mode_is_known_by_its_name(mode):
     assert Settings.from_environ({"PREPCACHE": mode.value.upper() + " "}).mode is mode
 
 
-def test_an_empty_environment_is_on_and_looks_for_a_daemon() -> None:
+def test_an_empty_environment_is_on_and_looks_for_a_daemon():
     for environ in ({}, {"PREPCACHE": "", "PREPCACHE_URL": "", "PREPCACHE_TOKEN": "", "PREPCACHE_DIR": ""}):
         assert Settings.from_environ(environ) == Settings(Mode.ON, None, None, None)
 
 
 @pytest.mark.parametrize("said", ["yes", "0", "read-only", "false"])
-def test_a_mode_that_means_nothing_is_refused_with_those_that_do(said: str) -> None:
+def test_a_mode_that_means_nothing_is_refused_with_those_that_do(said):
     with pytest.raises(ConfigError, match="on, off, readonly, refresh"):
         Settings.from_environ({"PREPCACHE": said})
 
@@ -42,7 +42,7 @@ def test_a_mode_that_means_nothing_is_refused_with_those_that_do(said: str) -> N
         ("http://[::1]:81", Address(host="::1", port=81)),
     ],
 )
-def test_a_url_names_a_socket_or_a_port(url: str, address: Address) -> None:
+def test_a_url_names_a_socket_or_a_port(url, address):
     assert Address.parse(url) == address
     assert Address.parse(address.url) == address
 
@@ -55,20 +55,18 @@ def test_a_url_names_a_socket_or_a_port(url: str, address: Address) -> None:
         *("http://host/path", "http://u:p@host", "http://h?q"),
     ],
 )
-def test_another_url_is_refused_with_the_two_forms(url: str) -> None:
+def test_another_url_is_refused_with_the_two_forms(url):
     with pytest.raises(ConfigError, match="PREPCACHE_URL is unix:///path/to/socket or http://host:port"):
         Address.parse(url)
 
 
 @pytest.mark.parametrize("token", ["two words", "line\nbreak", "ümlaut", " "])
-def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
+def test_a_token_that_no_header_can_carry_is_refused(token):
     with pytest.raises(ConfigError, match="PREPCACHE_TOKEN"):
         Settings.from_environ({"PREPCACHE_TOKEN": token})
 
 
-def test_misspelt_variables_are_named_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_misspelt_variables_are_named_once(monkeypatch, caplog):
     monkeypatch.setattr(settings, "_said", set())
     names = {"PREPCACHE_ROOT": "/r", "PREPCACHE_TOKNE": "t", "PREPCACHED_ROOT": "/r"}
     for _ in range(2):
@@ -77,7 +75,7 @@ def test_misspelt_variables_are_named_once(
     assert len(caplog.messages) == 1 and told in caplog.messages[0]
 
 
-def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
+def test_the_token_may_be_in_a_file(tmp_path):
     path = tmp_path / "token"
     path.write_text("of-the-file\n")
     of_file = {"PREPCACHE_TOKEN_FILE": str(path)}
@@ -87,7 +85,7 @@ def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
         Settings.from_environ({"PREPCACHE_TOKEN_FILE": str(tmp_path / "none")})
 
 
-def test_the_users_root_may_be_chosen_and_his_socket_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_root_may_be_chosen_and_his_socket_with_it(monkeypatch):
     monkeypatch.setattr(launcher, "SYSTEM_SOCKET", Path("/nowhere"))
     environ = {"HOME": "/home/u", "PREPCACHED_ROOT": "/scratch/u"}
     found = launcher.find(Settings(), environ)
@@ -97,9 +95,7 @@ def test_the_users_root_may_be_chosen_and_his_socket_with_it(monkeypatch: pytest
     assert places.own_root(environ | {"PREPCACHED_ROOT": ""}) == Path("/home/u/.cache/prepcache")
 
 
-def test_an_unknown_user_gets_no_folder_in_the_working_directory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_user_gets_no_folder_in_the_working_directory(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a uid without a name
     assert places.cache_folder({}) == Path("/.cache/prepcache")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -109,15 +105,13 @@ def test_an_unknown_user_gets_no_folder_in_the_working_directory(
 
 
 @pytest.mark.parametrize(("mode", "owner"), [(0o770, os.geteuid()), (0o700, None)])
-def test_where_others_could_listen_it_must_be_the_user(tmp_path: Path, mode: int, owner: int | None) -> None:
+def test_where_others_could_listen_it_must_be_the_user(tmp_path, mode, owner):
     tmp_path.chmod(mode)
     assert launcher.Launcher(tmp_path, {}).address.owner == owner
     assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
 
 
-def test_a_url_wins_then_the_system_service_then_the_users_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_url_wins_then_the_system_service_then_the_users_own(tmp_path, monkeypatch):
     environ = {"HOME": str(tmp_path)}
     system = tmp_path / "system.sock"
     monkeypatch.setattr(launcher, "SYSTEM_SOCKET", system)

@@ -30,7 +30,7 @@ def take(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return make
 
 
-def test_sequences_are_padded_and_the_rest_collated_as_ever(take: Any) -> None:
+def test_sequences_are_padded_and_the_rest_collated_as_ever(take):
     samples = [{"tokens": torch.arange(n), "image": torch.ones(2, 2) * n, "name": str(n)} for n in LENGTHS]
     made = pad_collate(-1, multiple_of=4, also="lengths")(take(samples))
     assert isinstance(made["tokens"], Padded)
@@ -42,20 +42,20 @@ def test_sequences_are_padded_and_the_rest_collated_as_ever(take: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [np.int64(-1), np.float32(-1), True, 1j])
-def test_any_kind_of_number_pads(take: Any, value: Any) -> None:
+def test_any_kind_of_number_pads(take, value):
     dtype = torch.complex64 if isinstance(value, complex) else torch.int16
     made = pad_collate(value)(take([torch.ones(2, dtype=dtype), torch.ones(1, dtype=dtype)]))
     assert made[1].tolist() == [1, value]
 
 
-def test_a_mask_says_which_elements_are_no_padding(take: Any) -> None:
+def test_a_mask_says_which_elements_are_no_padding(take):
     made = pad_collate(also="mask", side="left")(take([torch.arange(n) for n in (2, 0, 1)]))
     assert isinstance(made, Masked)
     assert made.values.tolist() == [[0, 1], [0, 0], [0, 0]]
     assert made.mask.tolist() == [[True, True], [False, False], [False, True]]
 
 
-def test_the_axis_of_a_named_leaf_is_padded(take: Any) -> None:
+def test_the_axis_of_a_named_leaf_is_padded(take):
     samples = [(torch.full((2, n), n), torch.arange(n)) for n in LENGTHS[:1] + LENGTHS[2:]]
     made = pad_collate(7, leaves={"0": -1, "1": 0})(take(samples))
     assert made[0].shape == (3, 2, 5)
@@ -72,14 +72,12 @@ def test_the_axis_of_a_named_leaf_is_padded(take: Any) -> None:
     ],
     ids=["pad", "pad another axis", "pack"],
 )
-def test_rows_that_differ_along_another_axis_are_refused(
-    take: Any, collate: Any, shapes: list[tuple[int, int]], axis: int
-) -> None:
+def test_rows_that_differ_along_another_axis_are_refused(take, collate, shapes, axis):
     with pytest.raises(RuntimeError, match=rf"^rows of leaf .* differ along another axis than {axis}"):
         collate(take([torch.ones(shape) for shape in shapes]))
 
 
-def test_rows_of_different_kinds_are_refused_by_name() -> None:
+def test_rows_of_different_kinds_are_refused_by_name():
     with pytest.raises(TypeError, match=r"leaf 'x' has rows with dtype torch\.float32 and torch\.int64"):
         pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
     with pytest.raises(RuntimeError, match="rows of leaf 'x' differ along another axis than 0"):
@@ -87,13 +85,13 @@ def test_rows_of_different_kinds_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("collate", [pad_collate(), pack_collate()], ids=["pad", "pack"])
-def test_lists_of_different_lengths_are_refused_with_a_remedy(take: Any, collate: Any) -> None:
+def test_lists_of_different_lengths_are_refused_with_a_remedy(take, collate):
     words = r"leaf 'ids\.\d' is in \d of \d samples: .* return numpy.array\(x\)"
     with pytest.raises(RuntimeError, match=words):
         collate(take([{"ids": list(range(n))} for n in (3, 5, 1)]))
 
 
-def test_sequences_are_packed_with_offsets(take: Any) -> None:
+def test_sequences_are_packed_with_offsets(take):
     made = pack_collate()(take([(torch.arange(n) * 10, n) for n in LENGTHS]))
     assert isinstance(made[0], Packed)
     assert made[0].values.tolist() == [0, 10, 20, 0, 10, 20, 30, 40, 0]
@@ -101,7 +99,7 @@ def test_sequences_are_packed_with_offsets(take: Any) -> None:
     assert made[1].tolist() == LENGTHS
 
 
-def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
+def test_large_rows_are_padded_in_recycled_memory(tmp_path):
     samples = [torch.arange(20_000 + i) for i in range(4)]
     rows = rows_of(tmp_path, samples)
     pad = pad_collate(-1)
@@ -113,7 +111,7 @@ def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
     assert len(addresses) <= 2
 
 
-def test_rows_of_one_length_need_no_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_one_length_need_no_padding(tmp_path, monkeypatch):
     """Long rows, one a batch, must not cost twice their size."""
     rows = rows_of(tmp_path, [torch.ones(n) for n in (100_000, 100_000, 99_990)])
     full, sizes = torch.full, [0]
@@ -126,12 +124,12 @@ def test_rows_of_one_length_need_no_padding(tmp_path: Path, monkeypatch: pytest.
     assert max(sizes) == 20
 
 
-def test_collations_travel_to_workers() -> None:
+def test_collations_travel_to_workers():
     for collate in (pad_collate(1, side="left", leaves={"a": -1}), pack_collate(leaves=["a"])):
         assert pickle.loads(pickle.dumps(collate)) == collate
 
 
-def test_copies_from_workers_share_what_was_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_from_workers_share_what_was_decided(tmp_path, monkeypatch):
     """Each batch of a worker brings its own copy of the function."""
     rows, decided = rows_of(tmp_path, [torch.ones(2), torch.ones(1)]), list[Any]()
     decide = type(pad_collate()).ragged  # type: ignore[attr-defined]
@@ -156,26 +154,24 @@ def test_copies_from_workers_share_what_was_decided(tmp_path: Path, monkeypatch:
         ({"leaves": "tokens"}, TypeError, "leaves must be a list of names, not a str: 'tokens'"),
     ],
 )
-def test_meaningless_arguments_are_refused_by_name(
-    arguments: Any, error: type[Exception], words: str
-) -> None:
+def test_meaningless_arguments_are_refused_by_name(arguments, error, words):
     with pytest.raises(error, match=f"^{words}$"):
         pad_collate(**arguments)
 
 
-def test_packing_along_another_axis_than_the_first_is_refused() -> None:
+def test_packing_along_another_axis_than_the_first_is_refused():
     with pytest.raises(TypeError, match="only first axes are packed"):
         pack_collate(leaves={"mel": 1})  # type: ignore[arg-type]
 
 
-def test_an_unknown_leaf_is_refused_with_the_known_ones(take: Any) -> None:
+def test_an_unknown_leaf_is_refused_with_the_known_ones(take):
     with pytest.raises(KeyError, match=r"no leaf \['tokenz'\]; they have 'tokens', 'label'"):
         pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))
     with pytest.raises(KeyError, match=r"no leaf \['sample'\]; they have '' \(the sample itself\)"):
         pad_collate(leaves={"sample": 1})(take([torch.ones(2, n) for n in LENGTHS]))
 
 
-def test_an_axis_that_a_leaf_lacks_is_refused(take: Any) -> None:
+def test_an_axis_that_a_leaf_lacks_is_refused(take):
     samples = [(torch.ones(2, n), torch.tensor(n)) for n in LENGTHS]
     with pytest.raises(ValueError, match=r"leaf '0' has 2 axes, but leaves= names its axis 2"):
         pad_collate(leaves={"0": 2})(take(samples))
@@ -183,7 +179,7 @@ def test_an_axis_that_a_leaf_lacks_is_refused(take: Any) -> None:
         pad_collate(leaves={"0": -1, "1": 0})(take(samples))
 
 
-def test_another_axis_than_the_first_is_padded_by_name(take: Any) -> None:
+def test_another_axis_than_the_first_is_padded_by_name(take):
     samples = [{"ids": torch.arange(n), "mel": torch.full((3, n), n), "text": "a" * n} for n in LENGTHS]
     for collate in (pad_collate(), pack_collate(leaves=["ids"])):
         with pytest.raises(RuntimeError, match="each tensor to be equal size"):
@@ -192,7 +188,7 @@ def test_another_axis_than_the_first_is_padded_by_name(take: Any) -> None:
     assert (made["ids"].shape, made["mel"].shape) == ((4, 5), (4, 3, 5))
 
 
-def test_mappings_with_more_than_items_are_kept() -> None:
+def test_mappings_with_more_than_items_are_kept():
     samples = [defaultdict(list, {"x": torch.ones(n)}) for n in (1, 2)]
     batch = pad_collate()(samples)
     assert type(batch) is defaultdict and batch.default_factory is list

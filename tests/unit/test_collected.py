@@ -80,7 +80,7 @@ def file_of(made: Collected, path: Path) -> tuple[list[int], list[bytes], bytes]
 
 
 @pytest.mark.parametrize("whole", [0, 2])
-def test_an_interrupt_anywhere_leaves_whole_items(tmp_path: Path, whole: int) -> None:
+def test_an_interrupt_anywhere_leaves_whole_items(tmp_path, whole):
     """What was collected is all there or, where columns may have half of an item, dropped."""
     before = [Part(n, [sample(n)], True, 0.1) for n in range(whole)]
     met = Part(100, [sample(7), sample(8, length=5), "of another tree"], True, 0.1)
@@ -107,7 +107,7 @@ def test_an_interrupt_anywhere_leaves_whole_items(tmp_path: Path, whole: int) ->
     assert lines > 100
 
 
-def test_parts_of_an_item_lie_in_a_file_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_an_item_lie_in_a_file_meanwhile(tmp_path, monkeypatch):
     parts = [Part(0, [sample(n), sample(n, length=n), n], n == 9, 0.5) for n in range(10)]
     whole = Part(0, [one for part in parts for one in part.samples], True, 5.0)
     wanted = file_of(collected([whole]), tmp_path / "whole")

@@ -57,9 +57,7 @@ def staged(daemon: Daemon, session: Session) -> wire.StagedFile:
     return wire.StagedFile(file.name, file.size_bytes)
 
 
-async def test_a_lease_after_a_merge_looks_again(
-    found: Coordinator, daemon: Daemon, session: Session
-) -> None:
+async def test_a_lease_after_a_merge_looks_again(found, daemon, session):
     """A job that looked up while its parts were merged finds them gone; their items are made already."""
     generation = [put(daemon.store, name) for name in range(FANOUT)][-1].generation
     daemon.leases.raise_generation(RECIPE, generation)
@@ -79,9 +77,7 @@ async def test_a_lease_after_a_merge_looks_again(
     assert [ref.items for ref in answer.look_again.artifacts] == [FANOUT]
 
 
-async def test_a_repeated_commit_waits_for_the_first(
-    found: Coordinator, daemon: Daemon, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_repeated_commit_waits_for_the_first(found, daemon, session, monkeypatch):
     begun, may_go_on = threading.Event(), threading.Event()
     commit = daemon.store.commit
 
@@ -102,9 +98,7 @@ async def test_a_repeated_commit_waits_for_the_first(
     assert items_of(daemon.store) == [item("a")]
 
 
-async def test_a_failed_commit_is_retried_when_asked_again(
-    found: Coordinator, daemon: Daemon, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_commit_is_retried_when_asked_again(found, daemon, session, monkeypatch):
     request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
     with monkeypatch.context() as patch, pytest.raises(StoreError):
         patch.setattr(daemon.store, "commit", mock.Mock(side_effect=StoreError("the disk says no")))
@@ -112,9 +106,7 @@ async def test_a_failed_commit_is_retried_when_asked_again(
     assert (await found.commit(session, request)).artifacts
 
 
-async def test_a_commit_that_failed_at_its_end_is_looked_up(
-    found: Coordinator, daemon: Daemon, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_commit_that_failed_at_its_end_is_looked_up(found, daemon, session, monkeypatch):
     commit = daemon.store.commit
 
     def fail(*given: Any, **kinds: Any) -> Any:
@@ -134,9 +126,7 @@ async def test_a_commit_that_failed_at_its_end_is_looked_up(
     assert again is not None and len(again.artifacts) == 1, "and is not made once more"
 
 
-async def test_what_is_committed_while_the_lead_is_asked_is_looked_up(
-    found: Coordinator, daemon: Daemon, session: Session
-) -> None:
+async def test_what_is_committed_while_the_lead_is_asked_is_looked_up(found, daemon, session):
     """Also where the lease table was told to ask the store: another commit had failed at its end."""
 
     async def share(*_: object) -> tuple[None, tuple[()]]:
@@ -151,9 +141,7 @@ async def test_what_is_committed_while_the_lead_is_asked_is_looked_up(
     assert answer.lease is None and answer.look_again is not None
 
 
-async def test_holds_of_a_session_that_just_ended_are_given_back(
-    found: Coordinator, daemon: Daemon, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_holds_of_a_session_that_just_ended_are_given_back(found, daemon, session, monkeypatch):
     [ref] = put(daemon.store, "a").artifacts
     resolve, loop = daemon.store.resolve, asyncio.get_running_loop()
 

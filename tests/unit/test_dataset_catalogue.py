@@ -79,7 +79,7 @@ def sample(found: Catalogue, index: int) -> Any:
     return slot.artifact.sample(int(found.places.row[index]))
 
 
-def test_items_are_found_and_useless_artifacts_named(files: Files) -> None:
+def test_items_are_found_and_useless_artifacts_named(files):
     one, two = files.put(i1=[1], i9=[9]), files.put(i0=[0])
     useless = files.put(i7=[7])
     found = catalogue(files, 3)
@@ -90,7 +90,7 @@ def test_items_are_found_and_useless_artifacts_named(files: Files) -> None:
     assert (sample(found, 0), sample(found, 1)) == (0, 1)
 
 
-def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(files: Files) -> None:
+def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(files):
     one, two, merged = files.put(i0=[0]), files.put(i1=[1]), files.put(i0=[0], i1=[1], i5=[5])
     found = catalogue(files, 2)
     found.index.take_in([one, two])
@@ -112,7 +112,7 @@ def local(*names: int) -> LocalFile:
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_jobs_own_samples_are_found_once_committed(files: Files, is_own: bool) -> None:
+def test_a_jobs_own_samples_are_found_once_committed(files, is_own):
     found = catalogue(files, 3)
     found.add_local(local(0, 1))
     found.add_local(local(2))
@@ -126,7 +126,7 @@ def test_a_jobs_own_samples_are_found_once_committed(files: Files, is_own: bool)
     assert 3 not in found.slots and found.is_shared(np.arange(2)).all(), "and one that comes too late"
 
 
-def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
+def test_a_pickled_index_misses_what_went_meanwhile(files):
     one, two = files.put(i0=[0]), files.put(i1=[1])
     found = catalogue(files, 3)
     found.index.take_in([one, two])
@@ -142,7 +142,7 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     assert sample(there, 1) == 1
 
 
-def test_samples_made_while_a_data_set_is_sent_stay_themselves(files: Files) -> None:
+def test_samples_made_while_a_data_set_is_sent_stay_themselves(files):
     found = catalogue(files, 2)
 
     class Meanwhile:  # another thread, between the index and what lies in it
@@ -157,7 +157,7 @@ def test_samples_made_while_a_data_set_is_sent_stay_themselves(files: Files) -> 
 
 
 @pytest.mark.parametrize("other", [item(1), item(0)], ids=["another item", "the same item"])
-def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> None:
+def test_samples_of_a_missing_file_are_missing(files, other):
     """The next file has the descriptor, and often the inode, of the one before."""
 
     def single(digest: bytes, value: int) -> LocalFile:
@@ -178,7 +178,7 @@ def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> No
     assert there.places.artifact.tolist() == [MISSING, MISSING]
 
 
-def test_the_newest_edition_wins_in_any_order(files: Files) -> None:
+def test_the_newest_edition_wins_in_any_order(files):
     old, new = files.put(i0=["old"], i1=["old"]), files.put(1, i0=["new"])
     merged = files.put(i0=["old"], i1=["old"], i2=["old"])
     for refs in ([old, new], [new, old]):
@@ -191,7 +191,7 @@ def test_the_newest_edition_wins_in_any_order(files: Files) -> None:
         assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
-def test_an_unmappable_artifact_hides_lower_editions(files: Files) -> None:
+def test_an_unmappable_artifact_hides_lower_editions(files):
     """It is not known what it had replaced; what is made instead is of its edition, or is made again."""
     old, new, beside = files.put(i0=["old"], i1=["old"]), files.put(1, i0=["new"]), files.put(1, i2=["new"])
     (files.folder / new.digest).unlink()
@@ -203,7 +203,7 @@ def test_an_unmappable_artifact_hides_lower_editions(files: Files) -> None:
     assert found.edition == 1
 
 
-def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:
+def test_a_refresh_begins_above_the_first_answer(files):
     found = catalogue(files, 2)
     found.index.edition, found.index._is_refreshing = 1, True
     old, older = files.put(4, i0=["old"]), files.put(i1=["older"])
@@ -237,9 +237,7 @@ def unreachable(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("told", ["another recipe's", "another entry's", "without its inputs"])
-def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
-    files: Files, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(files, told, caplog):
     """Items of two recipes have the same digests: another recipe's samples would be taken for this one's."""
     writer = artifact.Writer(RecipeDigest("cd" * 32) if told == "another recipe's" else RECIPE)
     writer.add(item(0), [13], 1.0)
@@ -255,7 +253,7 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
     assert "counts as a miss" in caplog.text
 
 
-def test_what_cannot_be_fetched_just_now_is_not_gone(files: Files) -> None:
+def test_what_cannot_be_fetched_just_now_is_not_gone(files):
     one, two = files.put(edition=1, i0=[0]), files.put(i1=[1])
     found = catalogue(files, 2)
     index = found.index = Index(
@@ -269,7 +267,7 @@ def test_what_cannot_be_fetched_just_now_is_not_gone(files: Files) -> None:
     assert found.index.take_in([one, two])[0] == 2
 
 
-def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_artifacts_stay_mapped_until_replaced(files, monkeypatch):
     """Else it would be made again, by each job whose daemon is busy just then."""
     monkeypatch.setenv("PREPCACHE", "off")
     gc.collect()  # data sets that other tests left give up their holds
@@ -312,7 +310,7 @@ def of_chunk(index: RecipeIndex, *names: int) -> list[Any]:
     ]
 
 
-def test_a_chunk_finds_items_in_all_artifacts_in_any_order(files: Files) -> None:
+def test_a_chunk_finds_items_in_all_artifacts_in_any_order(files):
     index = Index(files.open, keeps_all=True)
     for n in range(30):
         index.take_in([files.put(**{f"i{name}": [(name, n)] for name in range(10 * n, 10 * n + 10)})])
@@ -321,7 +319,7 @@ def test_a_chunk_finds_items_in_all_artifacts_in_any_order(files: Files) -> None
     assert of_chunk(index, 155, 12, 7, 299, 12, 300) == [(155, 15), (12, 1), (7, 0), (299, 29), (12, 1), None]
 
 
-def test_what_is_let_go_is_missing_in_the_next_chunk(files: Files) -> None:
+def test_what_is_let_go_is_missing_in_the_next_chunk(files):
     index = Index(files.open, keeps_all=True)
     one, two = files.put(**{f"i{n}": ["a"] for n in range(100)}), files.put(i50=["b"], i51=["b"])
     index.take_in([one, two])
@@ -338,7 +336,7 @@ def random_digests(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 32), dtype="u1")
 
 
-def test_digests_that_share_their_first_bytes_are_told_apart() -> None:
+def test_digests_that_share_their_first_bytes_are_told_apart():
     own = random_digests(40)
     own[:20, :8] = 7
     twice = np.concatenate([own, own[::-1]])

@@ -48,13 +48,13 @@ class Cluster:
         ({"executor": Cluster()}, TypeError, r"must be a concurrent\.futures\.Executor, not Cluster"),
     ],
 )
-def test_impossible_options_are_refused(options: Any, error: type[Exception], words: str) -> None:
+def test_impossible_options_are_refused(options, error, words):
     with pytest.raises(error, match=words):
         CachedDataset([1], str, **options)
 
 
 @pytest.mark.parametrize("items", ["abc", {"a": 1}, Counter("ab"), {"a", "b"}, Path("a"), 5])
-def test_items_without_positions_are_refused(items: Any) -> None:
+def test_items_without_positions_are_refused(items):
     with pytest.raises(UnkeyableError, match=f"a {type(items).__name__}, not a sequence: pass"):
         CachedDataset(items, str)
 
@@ -75,24 +75,20 @@ class Labelled:
 
 
 @pytest.mark.parametrize("labels", [(2, 0, 1), (5, 7, 9)], ids=["shuffled", "filtered"])
-def test_items_with_labels_are_taken_by_position(
-    labels: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_with_labels_are_taken_by_position(labels, monkeypatch):
     monkeypatch.setenv("PREPCACHE", "off")
     series: Any = Labelled(dict(zip(labels, "abc", strict=True)))
     ds = CachedDataset(series, str, progress=False)
     assert list(ds) == ds.__getitems__(range(3)) == ["a", "b", "c"]
 
 
-def test_a_table_is_refused_with_what_has_its_rows() -> None:
+def test_a_table_is_refused_with_what_has_its_rows():
     frame: Any = Labelled({0: "a"}, ndim=2)
     with pytest.raises(UnkeyableError, match=r"df.to_dict\('records'\)"):
         CachedDataset(frame, str)
 
 
-def test_an_absent_daemon_is_explained_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_absent_daemon_is_explained_once(caplog, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     client = prepcache.Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
     with caplog.at_level(logging.INFO, "prepcache"):

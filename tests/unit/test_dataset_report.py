@@ -30,7 +30,7 @@ def tally(items: list[int]) -> Tally:
     return Tally(distinct, Catalogue(distinct, Index(id)))
 
 
-def test_equal_items_count_as_hits_of_the_first() -> None:
+def test_equal_items_count_as_hits_of_the_first():
     counted = tally([1, 2, 2, 2, 3, 4])
     counted.note_fill(Filled(computed=[0, 1], waited=[2], seconds=1.5), [0, 1, 2])
     report = counted.report(())
@@ -41,7 +41,7 @@ def test_equal_items_count_as_hits_of_the_first() -> None:
     assert report.seconds == 2.0
 
 
-def test_samples_that_were_made_and_are_nowhere_are_told_of() -> None:
+def test_samples_that_were_made_and_are_nowhere_are_told_of():
     counted = tally([1, 2, 3])
     assert counted.not_kept() == []
     counted.note_made(0, 0.5)
@@ -51,7 +51,7 @@ def test_samples_that_were_made_and_are_nowhere_are_told_of() -> None:
     assert counted.not_kept() == ["the samples of 1 computed item are not stored yet"]
 
 
-def test_a_change_and_a_draw_are_said_once() -> None:
+def test_a_change_and_a_draw_are_said_once():
     counted = tally([1, 2])
     assert counted.note_changed(1, ["a.png"])
     assert not counted.note_changed(1, ["a.png"])
@@ -60,7 +60,7 @@ def test_a_change_and_a_draw_are_said_once() -> None:
     assert counted.why == ["a.png changed since the data set was opened"]
 
 
-def test_a_report_reads_as_a_sentence() -> None:
+def test_a_report_reads_as_a_sentence():
     report = Report(1200, 1000, 150, 50, 0, 3_500_000, 75.0, 3600.0)
     assert str(report) == (
         "1,200 items, 1,000 hit, 150 computed, 50 computed by other jobs, 3.3 MiB, 1.2 min spent, 1.0 h saved"
@@ -74,7 +74,7 @@ def shown() -> tuple[Progress, Clock, list[tuple[int, int]]]:
     return progress, clock, told
 
 
-def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys):
     progress, clock, told = shown()
     for second in range(1, 301):
         clock.now = float(second)
@@ -87,7 +87,7 @@ def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys: pytest.Capt
     assert told[-1] == (400, 1000)
 
 
-def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys):
     """They tell of what they have made only when they commit, 30 s later or at the end."""
     progress, clock, _ = shown()
     clock.now = 5.0
@@ -103,7 +103,7 @@ def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.Capt
     )
 
 
-def test_the_end_of_a_fill_reports_all_that_was_made() -> None:
+def test_the_end_of_a_fill_reports_all_that_was_made():
     progress, clock, told = shown()
     clock.now = 1.0
     progress.advance(20, 0)
@@ -114,9 +114,7 @@ def test_the_end_of_a_fill_reports_all_that_was_made() -> None:
 
 
 @pytest.mark.parametrize("is_shown", [None, True])
-def test_a_dumb_terminal_has_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_shown: bool | None
-) -> None:
+def test_a_dumb_terminal_has_lines(capsys, monkeypatch, is_shown):
     """rich draws nothing there: a fill of hours once told of nothing."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
@@ -128,9 +126,7 @@ def test_a_dumb_terminal_has_lines(
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_a_bar_fits_the_terminal_is_whole_and_goes_away(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
+def test_a_bar_fits_the_terminal_is_whole_and_goes_away(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     clock = Clock(0.0)
@@ -148,9 +144,7 @@ def test_a_bar_fits_the_terminal_is_whole_and_goes_away(
     assert (first, last) == ("", "")
 
 
-def test_a_bar_of_a_notebook_is_one_whole_line_and_stays(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_of_a_notebook_is_one_whole_line_and_stays(capsys, monkeypatch):
     monkeypatch.setattr("prepcache.progress._is_notebook", lambda: True)
     bar = Bar()
     bar.draw("x" * 200)
@@ -182,9 +176,7 @@ def closed() -> io.StringIO:
 
 @pytest.mark.parametrize("is_shown", [None, True])
 @pytest.mark.parametrize("make", [lambda: None, closed, Broken, Tee], ids=["none", "closed", "broken", "tee"])
-def test_a_job_goes_on_whatever_its_stderr_is(
-    make: Any, is_shown: bool | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_goes_on_whatever_its_stderr_is(make, is_shown, monkeypatch, capsys):
     stderr = make()
     monkeypatch.setattr(sys, "stderr", stderr)
     clock = Clock(0.0)
@@ -200,16 +192,14 @@ def test_a_job_goes_on_whatever_its_stderr_is(
     assert stderr is None or not hasattr(stderr, "text") or stderr.text.startswith("prepcache: opened\n")
 
 
-def test_lines_go_to_the_log_where_one_listens(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_go_to_the_log_where_one_listens(caplog):
     with caplog.at_level(logging.INFO, "prepcache"):
         say("hello")
         say("unheard", False)
     assert [record.getMessage() for record in caplog.records] == ["hello"]
 
 
-def test_ranks_other_than_the_first_say_only_what_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranks_other_than_the_first_say_only_what_is_wrong(monkeypatch, capsys):
     monkeypatch.setenv("LOCAL_RANK", "1")
     say("as it should")
     say("wrong", is_wrong=True)
@@ -221,7 +211,7 @@ def test_ranks_other_than_the_first_say_only_what_is_wrong(
     assert capsys.readouterr().err == "prepcache: wrong\nprepcache: asked for\n"
 
 
-def test_a_forked_workers_samples_are_counted() -> None:
+def test_a_forked_workers_samples_are_counted():
     parent = tally([1, 2, 3])
     copy = pickle.loads(pickle.dumps(parent))
     pid = os.fork()
@@ -235,7 +225,7 @@ def test_a_forked_workers_samples_are_counted() -> None:
     assert (copy.report(()).computed, copy.report(()).seconds) == (1, 1.0)
 
 
-def test_what_changed_is_told_printable_and_bounded() -> None:
+def test_what_changed_is_told_printable_and_bounded():
     names = "project:v\n.txt", "/etc/v:1.txt", *(f"/{n}" for n in range(99))
     session = SimpleNamespace(is_away=False)
     artifacts: Any = SimpleNamespace(session=session, reason="", mode=Mode.ON, changed_inputs=names)

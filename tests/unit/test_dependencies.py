@@ -28,7 +28,7 @@ FUNCTION = {"code": "function"}
         ("abs(x)", "len(x)"),
     ],
 )
-def test_what_runs_is_keyed_after_an_edit_of_its_source(project: Project, loaded: str, edited: str) -> None:
+def test_what_runs_is_keyed_after_an_edit_of_its_source(project, loaded, edited):
     project.write(prep=f"def f(x): return {loaded}")
     module = project.load()
     before = {code: recipe(module.f, code=code).digest for code in ("script", "function")}
@@ -41,7 +41,7 @@ def test_what_runs_is_keyed_after_an_edit_of_its_source(project: Project, loaded
     assert project.digest(**FUNCTION) != before["function"]
 
 
-def test_a_frozen_module_of_the_project_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_module_of_the_project_counts(monkeypatch):
     """As of a program that is one file. It has no source."""
     digests = []
     for text in (
@@ -56,20 +56,20 @@ def test_a_frozen_module_of_the_project_counts(monkeypatch: pytest.MonkeyPatch) 
     assert len({*digests}) == 6
 
 
-def test_untracked_names_that_are_not_reached_are_noted(project: Project) -> None:
+def test_untracked_names_that_are_not_reached_are_noted(project):
     project.write(prep="def f(x): return x")
     assert project.recipe(untracked=("nothing",)).notes == (
         "untracked='nothing' names nothing that the code reaches",
     )
 
 
-def test_the_class_of_a_module_that_another_put_there_counts(project: Project) -> None:
+def test_the_class_of_a_module_that_another_put_there_counts(project):
     own = "import cfg, types\nclass M(types.ModuleType):\n    size = property(lambda self: {})\ncfg.__class__ = M\n"
     project.write(prep="import cfg, own\ndef f(x): return cfg.size", cfg="", own=own.format(1))
     assert changes(project, lambda: project.write(own=own.format(2)), **FUNCTION)
 
 
-def test_a_file_that_was_loaded_by_its_place_counts_whole(project: Project) -> None:
+def test_a_file_that_was_loaded_by_its_place_counts_whole(project):
     project.write(
         prep="import importlib.util, pathlib\nfrom importlib.machinery import SourceFileLoader\n"
         "loader = SourceFileLoader('aside', str(pathlib.Path(__file__).with_name('aside.txt')))\n"
@@ -80,7 +80,7 @@ def test_a_file_that_was_loaded_by_its_place_counts_whole(project: Project) -> N
     assert changes(project, lambda: path.write_text("N = 2\ndef g(x): return 1\n"))
 
 
-def test_a_module_off_the_path_counts_by_its_loaded_file(project: Project) -> None:
+def test_a_module_off_the_path_counts_by_its_loaded_file(project):
     aside = project.folder / "aside"
     project.put("aside/put_aside.py", "def g(x): return 1")
     project.write(prep="import put_aside\ndef f(x): return x")
@@ -90,9 +90,7 @@ def test_a_module_off_the_path_counts_by_its_loaded_file(project: Project) -> No
     assert set(recipe(module.f).parts["code"]["files"]) == {"prep.py", "put_aside.py"}
 
 
-def test_an_unowned_module_in_site_packages_counts_by_its_file(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unowned_module_in_site_packages_counts_by_its_file(project, monkeypatch):
     project.install(monkeypatch, "one", "def g(x): return x\n")
     project.put("site-packages/loose.py", "def g(x): return x\n")
     project.write(prep="import loose, one\ndef f(x): return loose.g(one.g(x))")
@@ -101,7 +99,7 @@ def test_an_unowned_module_in_site_packages_counts_by_its_file(
     assert "one" in made.parts["environment"]["distributions"]
 
 
-def test_an_objects_own_caches_do_not_count(project: Project) -> None:
+def test_an_objects_own_caches_do_not_count(project):
     project.write(
         prep="def made(path): return Reader(path)\nclass Reader:\n    def __init__(self, path):\n"
         "        self.path, self.n, self.seen = path, 0, {}\n    def get(self, x):\n        self.n += 1\n"
@@ -124,9 +122,7 @@ def counting(fn):
 """
 
 
-def test_notes_of_a_librarys_decorator_are_the_functions_own(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notes_of_a_librarys_decorator_are_the_functions_own(project, monkeypatch):
     project.install(monkeypatch, "counting", COUNTING)
     project.write(
         prep="import counting, help\n@counting.counting\ndef g(x): return help.h(x)\ndef f(x): return g(x)",
@@ -153,7 +149,7 @@ def loaded(path: Path, name: str) -> ModuleType:
 
 @pytest.mark.parametrize("text", ["SIZE = {}\ndef g(x): return x * SIZE", "def g(x): return x * {}"])
 @pytest.mark.parametrize("swapped", [0, 1])
-def test_two_modules_of_one_name_share_nothing(project: Project, text: str, swapped: int) -> None:
+def test_two_modules_of_one_name_share_nothing(project, text, swapped):
     digests = []
     for one, other in ((1, 2), (1, 3), (2, 1)):
         a = loaded(project.put("a/config.py", text.format(one)), "config")
@@ -167,7 +163,7 @@ def test_two_modules_of_one_name_share_nothing(project: Project, text: str, swap
     assert len(set(digests)) == 3
 
 
-def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project: Project) -> None:
+def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project):
     """`model.eval()`: the start of the run and an iterator would count."""
     project.write(
         prep="import time\nSTART = time.perf_counter_ns()\nLINES = (line for line in ())\n"
@@ -176,7 +172,7 @@ def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project: Project)
     assert project.digest(code="function") == project.digest(code="function")
 
 
-def test_warnings_as_errors_do_not_break_parsing(project: Project, recwarn: pytest.WarningsRecorder) -> None:
+def test_warnings_as_errors_do_not_break_parsing(project, recwarn):
     """A job may have made errors of them after it has loaded its modules."""
     project.write(prep="import re\ndef f(x):\n    import helper\n    return re.sub('\\d', '', x) is 'a'")
     project.write(helper="P = '\\w'\ndef g(x): return P is 'a'")
@@ -190,7 +186,7 @@ def test_warnings_as_errors_do_not_break_parsing(project: Project, recwarn: pyte
     assert not recwarn.list
 
 
-def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) -> None:
+def test_a_script_with_a_relative_name_is_found_after_chdir(project):
     project.write(
         job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.keys.recipes import recipe\n"
         "import json\nprint(json.dumps(recipe(f).parts['code']['files']))"
@@ -206,9 +202,7 @@ def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) ->
         ("x.parse()", False),
     ],
 )
-def test_the_command_line_counts_where_code_parses_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
-) -> None:
+def test_the_command_line_counts_where_code_parses_it(project, monkeypatch, read, counts):
     """Not that of a job whose entry script does: the values that this sets count."""
     project.write(prep=f"import argparse\nparser = argparse.ArgumentParser\ndef f(x): return {read}")
     digests = set()

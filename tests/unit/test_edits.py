@@ -243,7 +243,7 @@ def libraries(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", EDITS)
 @pytest.mark.usefixtures("libraries")
-def test_an_edit_counts_and_addresses_do_not(project: Project, name: str) -> None:
+def test_an_edit_counts_and_addresses_do_not(project, name):
     text, one, other = EDITS[name]
     kept: list[Any] = []  # alive: what is made next lies elsewhere
 
@@ -258,7 +258,7 @@ def test_an_edit_counts_and_addresses_do_not(project: Project, name: str) -> Non
     assert digest(other) != before
 
 
-def test_a_table_of_own_methods_has_no_order_that_counts(project: Project, libraries: Path) -> None:
+def test_a_table_of_own_methods_has_no_order_that_counts(project, libraries):
     project.write(prep=HELD.replace("$", "A.Compose([A.Resize(4)])"))
     ask = "import prep, prepcache; print(prepcache.recipe(prep.f).digest)"
     told = set()

@@ -4,7 +4,6 @@ import ast
 import collections
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ class Size:
     options: dict[str, int]
 
 
-def test_a_set_of_what_has_no_order_is_written_in_one_order() -> None:
+def test_a_set_of_what_has_no_order_is_written_in_one_order():
     """Elements that fall into one slot of a set come out in the order in which they came in."""
     one = frozenset({0})
     other = next(s for n in range(1, 999) if hash(s := frozenset({n})) & 7 == hash(one) & 7)
@@ -50,9 +49,7 @@ def test_a_set_of_what_has_no_order_is_written_in_one_order() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda value: value, lambda value: NotImplemented])
-def test_a_value_that_its_function_gives_back_counts(
-    monkeypatch: pytest.MonkeyPatch, function: Callable[[Any], Any]
-) -> None:
+def test_a_value_that_its_function_gives_back_counts(monkeypatch, function):
     class Number(int):
         pass
 
@@ -64,7 +61,7 @@ def test_a_value_that_its_function_gives_back_counts(
     assert plain[0] != plain[1]
 
 
-def test_encoding_plain_values_imports_no_library() -> None:
+def test_encoding_plain_values_imports_no_library():
     script = (
         "import sys; before = set(sys.modules); from prepcache.keys.encoding.encoder import Encoder;"
         "Encoder().encode({'a': [1, 2.0, 'x', None, {3}]});"
@@ -88,16 +85,16 @@ def extended(fill: int) -> Any:
 
 
 @pytest.mark.parametrize("made", [padded, extended])
-def test_bytes_of_an_array_that_hold_no_value_do_not_count(made: Any) -> None:
+def test_bytes_of_an_array_that_hold_no_value_do_not_count(made):
     assert encode(made(0)) == encode(made(255))
 
 
-def test_a_sparse_tensor_is_refused_by_its_layout() -> None:
+def test_a_sparse_tensor_is_refused_by_its_layout():
     with pytest.raises(UnkeyableError, match=r"no comparable bytes: .*torch\.sparse_coo"):
         encode(torch.eye(2).to_sparse())
 
 
-def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not() -> None:
+def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not():
     class Handle:
         def __init__(self, key: Any) -> None:
             self.key = key
@@ -128,14 +125,14 @@ def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not() -> None:
         ({"k": Broken()}, "config.k", "its key function raised KeyError"),
     ],
 )
-def test_what_cannot_be_keyed_is_refused_with_its_place(value: Any, place: str, why: str) -> None:
+def test_what_cannot_be_keyed_is_refused_with_its_place(value, place, why):
     with pytest.raises(UnkeyableError) as caught:
         encode(value)
     assert caught.value.message.startswith(place)
     assert why in caught.value.message
 
 
-def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+def test_a_value_that_is_nested_too_deeply_is_refused():
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -150,7 +147,7 @@ class Pair(NamedTuple):
     b: Any
 
 
-def test_marks_are_taken_off_wherever_a_container_can_be_rebuilt() -> None:
+def test_marks_are_taken_off_wherever_a_container_can_be_rebuilt():
     value = {
         "a": [plain("x"), (tree("d"), 1)],
         "b": Pair(plain(plain(1)), {plain("s")}),
@@ -163,6 +160,6 @@ def test_marks_are_taken_off_wherever_a_container_can_be_rebuilt() -> None:
     }
 
 
-def test_tree_takes_a_path() -> None:
+def test_tree_takes_a_path():
     with pytest.raises(TypeError, match="directory"):
         tree(3)

@@ -42,13 +42,13 @@ def counted(site: Path, top: str = "one") -> dict[str, str]:
     return Environment([str(site)]).counted([top])
 
 
-def test_requirements_of_extras_do_not_count(site: Path) -> None:
+def test_requirements_of_extras_do_not_count(site):
     install(site, "one", requires=('two; extra == "all"',))
     install(site, "two")
     assert set(counted(site)) == {"one"}
 
 
-def test_what_an_installer_writes_for_itself_does_not_count(site: Path) -> None:
+def test_what_an_installer_writes_for_itself_does_not_count(site):
     rows = "one/__init__.py,sha256=abc,10\n"
     install(site, "one", record=rows)
     before = counted(site)
@@ -60,7 +60,7 @@ def test_what_an_installer_writes_for_itself_does_not_count(site: Path) -> None:
     assert counted(site) == before
 
 
-def test_tools_of_packaging_count_only_where_they_are_imported(site: Path) -> None:
+def test_tools_of_packaging_count_only_where_they_are_imported(site):
     for name in ("setuptools", "packaging", "types-one", "one-stubs"):
         install(site, name)
     install(site, "one", requires=("setuptools", "packaging", "types-one", "one-stubs", "two"))
@@ -69,7 +69,7 @@ def test_tools_of_packaging_count_only_where_they_are_imported(site: Path) -> No
     assert set(Environment([str(site)]).counted(["one", "setuptools"])) == {"one", "two", "setuptools"}
 
 
-def test_a_memo_that_is_damaged_or_not_ones_own_is_not_used(site: Path, tmp_path: Path) -> None:
+def test_a_memo_that_is_damaged_or_not_ones_own_is_not_used(site, tmp_path):
     install(site, "one")
     before = counted(site)
     (memo,) = (tmp_path / "cache" / "prepcache").glob("distributions-*")
@@ -86,14 +86,14 @@ def test_a_memo_that_is_damaged_or_not_ones_own_is_not_used(site: Path, tmp_path
     assert counted(site) == before
 
 
-def test_the_first_on_the_path_wins(site: Path, tmp_path: Path) -> None:
+def test_the_first_on_the_path_wins(site, tmp_path):
     other = tmp_path / "other" / "site-packages"
     install(site, "one", version="1")
     install(other, "one", version="2")
     assert Environment([str(other), str(site)]).counted(["one"])["one"].startswith("2 ")
 
 
-def test_what_is_editable_or_has_no_record_counts_by_files(site: Path, tmp_path: Path) -> None:
+def test_what_is_editable_or_has_no_record_counts_by_files(site, tmp_path):
     source = tmp_path / "source"
     url = json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}})
     install(site, "one", requires=("two",), **{"top_level.txt": "one\n"})
@@ -111,9 +111,7 @@ def test_what_is_editable_or_has_no_record_counts_by_files(site: Path, tmp_path:
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
-def test_a_library_installed_before_it_is_loaded_is_drift(
-    project: Project, site: Path, monkeypatch: pytest.MonkeyPatch, is_loaded: bool
-) -> None:
+def test_a_library_installed_before_it_is_loaded_is_drift(project, site, monkeypatch, is_loaded):
     install(site, "late", record="late.py,sha256=a,1\n")
     (site / "late.py").write_text("V = 1")
     monkeypatch.setattr(sys, "path", [str(site), *sys.path])
@@ -167,7 +165,7 @@ def in_a_job(site: Path, steps: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_library_installed_before_loading_counts_by_its_record(site: Path) -> None:
+def test_a_library_installed_before_loading_counts_by_its_record(site):
     """Also in a notebook that installs it and then loads it."""
     plain = in_a_job(site, "")
     assert plain == counted(site)["one"]
@@ -178,7 +176,7 @@ def test_a_library_installed_before_loading_counts_by_its_record(site: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["LIMIT = 1\ndef f(): return 2", "LIMIT = 2\ndef f(): return LIMIT"])
-def test_what_is_installed_after_it_was_loaded_is_refused(site: Path, tmp_path: Path, text: str) -> None:
+def test_what_is_installed_after_it_was_loaded_is_refused(site, tmp_path, text):
     steps = f"import one\n{INSTALL.format(text)}"
     refusal = "refused: one was reinstalled after this process had loaded it"
     for folder in (site, tmp_path / "vendored"):  # `pip install --target`

@@ -82,12 +82,12 @@ def edited(*path: str, to: Any) -> dict[str, Any]:
         (("expand",), True, "expand False -> True"),
     ],
 )
-def test_each_input_has_words_of_its_own(path: tuple[str, ...], to: Any, line: str) -> None:
+def test_each_input_has_words_of_its_own(path, to, line):
     assert [d.line for d in differences(parts(), edited(*path, to=to))] == [line]
 
 
 @pytest.mark.parametrize("is_back", [False, True])
-def test_a_switched_code_mode_is_explained_as_such(is_back: bool) -> None:
+def test_a_switched_code_mode_is_explained_as_such(is_back):
     old, new = parts(), edited("code", "mode", to="function")
     new["code"]["files"] = {}
     new["environment"]["distributions"] = {}
@@ -95,13 +95,13 @@ def test_a_switched_code_mode_is_explained_as_such(is_back: bool) -> None:
     assert lines[0] == "code= changed, " + ("function -> script" if is_back else "script -> function")
 
 
-def test_a_file_is_not_named_beside_its_changed_definition() -> None:
+def test_a_file_is_not_named_beside_its_changed_definition():
     new = edited("code", "definitions", "pack.helper.g", to="9")
     new["code"]["files"]["pack/helper.py"] = "bb"
     assert [d.line for d in differences(parts(), new)] == ["pack/helper.py: def g changed"]
 
 
-def test_the_nearest_recipe_has_the_fewest_differences() -> None:
+def test_the_nearest_recipe_has_the_fewest_differences():
     two = edited("config", "max_len", to={"digest": "1", "text": "1"})
     two["config"]["other"] = {"digest": "1", "text": "1"}
     library = edited("environment", "distributions", "numpy", to="9 x")
@@ -111,7 +111,7 @@ def test_the_nearest_recipe_has_the_fewest_differences() -> None:
     assert nearest(parts(), []) is None
 
 
-def test_a_recipe_of_the_same_code_mode_explains_first() -> None:
+def test_a_recipe_of_the_same_code_mode_explains_first():
     """A job in each mode, and an edit: the other mode's new recipe differs in nothing but its mode."""
     new = edited("code", "definitions", "prep.f", to="9")
     other = edited("code", "definitions", "prep.f", to="9")
@@ -123,7 +123,7 @@ def test_a_recipe_of_the_same_code_mode_explains_first() -> None:
     )
 
 
-def test_a_long_difference_is_counted_not_printed() -> None:
+def test_a_long_difference_is_counted_not_printed():
     new = parts()
     new["environment"]["distributions"] = {f"package-{i:02}": "2.1.0 digest" for i in range(30)}
     text = summary(differences(parts(), new))
@@ -135,7 +135,7 @@ def test_a_long_difference_is_counted_not_printed() -> None:
     assert len(text) < 220
 
 
-def test_differing_arguments_are_told_without_their_holder() -> None:
+def test_differing_arguments_are_told_without_their_holder():
     def holding(whole: str, size: str) -> dict[str, Any]:
         leaves = {"args": (whole, "argparse.Namespace"), "args.size": (size, size), "args2": (whole, "other")}
         return {"config": {name: {"digest": d, "text": text} for name, (d, text) in leaves.items()}}
@@ -145,14 +145,14 @@ def test_differing_arguments_are_told_without_their_holder() -> None:
     assert [one.name for one in differences(holding("a", "1"), holding("b", "1"))] == ["args", "args2"]
 
 
-def test_parts_from_a_stranger_do_not_break_it() -> None:
+def test_parts_from_a_stranger_do_not_break_it():
     for strange in ({}, {"code": 3}, {"code": {"files": []}}, {"config": {"a": None}}):
         differences(strange, parts())
         differences(parts(), strange)
     assert differences(edited("config", to=...), parts()) == [], "it was too large to be kept"
 
 
-def test_long_texts_that_begin_alike_are_said_to_have_changed() -> None:
+def test_long_texts_that_begin_alike_are_said_to_have_changed():
     first, second, third = (
         edited("config", "max_len", to={"digest": text[-1], "text": text})
         for text in ("a" * 100 + "x", "a" * 100 + "y", "b" * 100)
@@ -163,7 +163,7 @@ def test_long_texts_that_begin_alike_are_said_to_have_changed() -> None:
     assert line == f"config.max_len {'a' * 77}... -> {'b' * 77}..."
 
 
-def test_the_attribute_that_changed_is_named_and_not_its_holder() -> None:
+def test_the_attribute_that_changed_is_named_and_not_its_holder():
     old, new = parts(), parts()
     place = "preprocess.transforms[0].readers[4].filenames"
     for made, digest in ((old, "1"), (new, "2")):
@@ -200,13 +200,13 @@ class Transform:
         return x, vars(self)
 
 
-def test_a_callable_object_is_explained_by_its_attribute() -> None:
+def test_a_callable_object_is_explained_by_its_attribute():
     before, now = (recipe(Transform(size=1, settings=Settings(size))) for size in (2, 3))
     lines = [one.line for one in differences(before.parts, now.parts)]
     assert lines == ["preprocess.settings.size 2 -> 3"]
 
 
-def test_a_method_is_explained_by_its_objects_attribute() -> None:
+def test_a_method_is_explained_by_its_objects_attribute():
     before, now = (recipe(Transform(size=1, started=started).__call__) for started in (1.5, 2.5))
     lines = [difference.line for difference in differences(before.parts, now.parts)]
     assert lines == ["preprocess.__self__.started 1.5 -> 2.5"]
@@ -215,7 +215,7 @@ def test_a_method_is_explained_by_its_objects_attribute() -> None:
     assert readable(MethodType(print, "s3://me:hidden@box/x")) == "print of secret"
 
 
-def test_a_replaced_object_is_explained_by_its_class() -> None:
+def test_a_replaced_object_is_explained_by_its_class():
     def made(held: Any) -> Any:
         def f(x: Any) -> Any:
             return held, x

@@ -109,7 +109,7 @@ UNREGISTERED_USES = [
 
 
 @pytest.mark.parametrize("uses", [USES, UNREGISTERED_USES], ids=["", "not in sys.modules"])
-def test_an_extension_module_of_the_project_counts_by_its_bytes(project: Project, uses: list[str]) -> None:
+def test_an_extension_module_of_the_project_counts_by_its_bytes(project, uses):
     """Those that `torch.utils.cpp_extension` builds and loads are not in `sys.modules`."""
     project.write(**{f"prep{number}": text for number, text in enumerate(uses)})
     names = [f"prep{number}" for number in range(len(uses))]
@@ -140,7 +140,7 @@ def _refusal(project: Project, before: str) -> str:
 
 
 @pytest.mark.parametrize("how", ANEW)
-def test_one_built_again_after_it_was_loaded_is_refused(project: Project, how: str) -> None:
+def test_one_built_again_after_it_was_loaded_is_refused(project, how):
     project.write(prep="import fastc\ndef f(x): return fastc.g()")
     built = _compiled(project, 1)
     if how == "behind a link":
@@ -149,7 +149,7 @@ def test_one_built_again_after_it_was_loaded_is_refused(project: Project, how: s
     assert "was rebuilt after this process had loaded it" in told and "restart the kernel" in told
 
 
-def test_a_library_of_ctypes_that_was_built_again_is_refused(project: Project) -> None:
+def test_a_library_of_ctypes_that_was_built_again_is_refused(project):
     built = _compiled(project, 1)
     project.write(
         prep=f"import ctypes\nbuilt = {str(built)!r}\ndef f(x, path=built): return ctypes.CDLL(path).g()"
@@ -159,15 +159,13 @@ def test_a_library_of_ctypes_that_was_built_again_is_refused(project: Project) -
     assert "restart the kernel" in _refusal(project, loaded + ANEW["unlinked"])
 
 
-def test_a_library_of_ctypes_that_is_held_is_refused_by_name(project: Project) -> None:
+def test_a_library_of_ctypes_that_is_held_is_refused_by_name(project):
     project.write(prep="import ctypes\nLIBRARY = ctypes.CDLL(None)\ndef f(x): return LIBRARY.abs(x)")
     with pytest.raises(UnkeyableError, match=r"prep\.LIBRARY: .*load the library in the function"):
         project.recipe()
 
 
-def test_a_rebuilt_ctypes_library_has_changed(
-    project: Project,
-) -> None:
+def test_a_rebuilt_ctypes_library_has_changed(project):
     """What it loads again is what was loaded first."""
     built = _compiled(project, 1)
     project.write(prep="import ctypes\ndef f(path): return bool(ctypes.CDLL(path))")
@@ -186,7 +184,7 @@ def test_a_rebuilt_ctypes_library_has_changed(
     assert digests == [blake3(raw).hexdigest(), CHANGED]
 
 
-def test_an_installed_one_that_was_installed_again_is_refused(project: Project, tmp_path: Path) -> None:
+def test_an_installed_one_that_was_installed_again_is_refused(project, tmp_path):
     project.write(prep="import fastc\ndef f(x): return fastc.g()")
     site = tmp_path / "site-packages"
     info = site / "fastc-1.dist-info"
@@ -200,7 +198,7 @@ def test_an_installed_one_that_was_installed_again_is_refused(project: Project, 
     assert "fastc was reinstalled" in _refusal(project, search + again)
 
 
-def test_a_function_behind_a_bare_pointer_is_refused(project: Project) -> None:
+def test_a_function_behind_a_bare_pointer_is_refused(project):
     """What it was made with, nobody tells."""
     project.write(prep="import fastc\nowned = fastc.owned\ndel fastc.owned\ndef f(x): return owned()")
     _compiled(project, 1)

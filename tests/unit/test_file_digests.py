@@ -3,7 +3,6 @@
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -26,7 +25,7 @@ def old_memo(folder: Path) -> StatCache:
 @pytest.mark.parametrize(
     "size", [0, 1, digest_module.READ_BYTES - 1, digest_module.READ_BYTES, 3 * digest_module.READ_BYTES + 7]
 )
-def test_the_digest_is_blake3_of_all_bytes(tmp_path: Path, size: int) -> None:
+def test_the_digest_is_blake3_of_all_bytes(tmp_path, size):
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
     digest, stamp, _ = digest_file(str(tmp_path / "f"))
@@ -45,9 +44,7 @@ def test_the_digest_is_blake3_of_all_bytes(tmp_path: Path, size: int) -> None:
     ],
     ids=["written", "times put back", "replaced", "mode changed", "only read"],
 )
-def test_what_may_change_bytes_makes_the_memo_ask_again(
-    tmp_path: Path, change: Any, is_read_again: bool
-) -> None:
+def test_what_may_change_bytes_makes_the_memo_ask_again(tmp_path, change, is_read_again):
     memo = old_memo(tmp_path)
     (tmp_path / "f").write_bytes(b"1")
     os.utime(tmp_path / "f", ns=(OLD_NS, OLD_NS))
@@ -59,9 +56,7 @@ def test_what_may_change_bytes_makes_the_memo_ask_again(
     assert (before != after) == is_read_again
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path, monkeypatch):
     path = tmp_path / "f"
     path.write_bytes(b"old")
     hash_once = digest_module._hash
@@ -79,7 +74,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     assert len(readings) == 2
 
 
-def test_a_file_that_never_holds_still_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_never_holds_still_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "f"
     path.write_bytes(b"")
     hash_once = digest_module._hash
@@ -94,7 +89,7 @@ def test_a_file_that_never_holds_still_is_refused(tmp_path: Path, monkeypatch: p
         digest_file(str(path))
 
 
-def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
     for name in ("absent", "pipe", "."):
         if name == "pipe":
             os.mkfifo(tmp_path / name)
@@ -104,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
         digest_file("a\0b")
 
 
-def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
+def test_the_first_unreadable_file_of_many_is_named(tmp_path):
     names = [str(tmp_path / f"{i}") for i in range(50)]
     for name in names:
         Path(name).write_bytes(b"")
@@ -115,7 +110,7 @@ def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
     assert not before.threads()
 
 
-def test_a_forked_child_can_hash_after_its_parent_did(tmp_path: Path) -> None:
+def test_a_forked_child_can_hash_after_its_parent_did(tmp_path):
     names = [str(tmp_path / f"{i}") for i in range(32)]
     for name in names:
         Path(name).write_bytes(os.urandom(200_000))
@@ -135,7 +130,7 @@ def test_a_forked_child_can_hash_after_its_parent_did(tmp_path: Path) -> None:
     assert done == (child, 0)
 
 
-def test_a_tree_is_listed_with_links_followed_and_sorted(tmp_path: Path) -> None:
+def test_a_tree_is_listed_with_links_followed_and_sorted(tmp_path):
     (tmp_path / "t" / "b").mkdir(parents=True)
     (tmp_path / "t" / "b" / "x").write_bytes(b"x")
     (tmp_path / "t" / "a").symlink_to("b")
@@ -144,14 +139,14 @@ def test_a_tree_is_listed_with_links_followed_and_sorted(tmp_path: Path) -> None
     assert rows == [(b"a", False), (b"a/x", False), (b"b", False), (b"b/x", False), (b"gone", True)]
 
 
-def test_a_young_file_is_said_to_be_so_without_a_memo_too(tmp_path: Path) -> None:
+def test_a_young_file_is_said_to_be_so_without_a_memo_too(tmp_path):
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "x").write_bytes(b"x")
     assert read_file(str(tmp_path / "t" / "x"), None).is_racy
     assert digest_tree(str(tmp_path / "t"), None, "stat").is_racy
 
 
-def test_a_name_in_a_tree_cannot_hold_another_files_digest(tmp_path: Path) -> None:
+def test_a_name_in_a_tree_cannot_hold_another_files_digest(tmp_path):
     data = next(
         data for n in range(99) if not {0, ord("/")} & set(blake3(data := b"%d" % n).digest())
     )  # its digest can stand in a name
@@ -173,7 +168,7 @@ def test_a_name_in_a_tree_cannot_hold_another_files_digest(tmp_path: Path) -> No
     ],
     ids=["kind", "name and bytes"],
 )
-def test_what_is_in_a_tree_counts_by_kind_name_and_bytes(tmp_path: Path, one: Any, two: Any) -> None:
+def test_what_is_in_a_tree_counts_by_kind_name_and_bytes(tmp_path, one, two):
     found = []
     for name, make in (("one", one), ("two", two)):
         (tmp_path / name).mkdir()

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from itertools import combinations, count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F4
 from support.serving import READY_S, wait_until
 
 
-def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) -> None:
+def test_what_other_jobs_have_is_told_beside_what_is_made(daemon):
     bench, other = Bench(daemon, list(range(10))), FakeSession(daemon, "other")
     theirs = bench.catalogue.distinct.digests[2:5]
     answer = other.lease(RECIPE.digest, 0, theirs, want=3, cost_s=0, nbytes=0, wait_s=0)
@@ -31,7 +30,7 @@ def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) ->
     assert sorted(bench.called) == list(range(10))
 
 
-def test_machines_without_a_lead_begin_with_other_items(tmp_path: Path) -> None:
+def test_machines_without_a_lead_begin_with_other_items(tmp_path):
     """Also where their numbers begin alike: of the halves made first, about a half is the same."""
     first: list[set[int]] = []
     for order in (0x5DEECE66D0000001, 0x5DEECE66D0000003, 0x5DEECE77D0000001):
@@ -46,7 +45,7 @@ def test_machines_without_a_lead_begin_with_other_items(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [["x"], []], ids=["changed", "no room in a small cache"])
-def test_expanded_items_that_are_not_stored_share_a_file(daemon: FakeDaemon, changed: list[str]) -> None:
+def test_expanded_items_that_are_not_stored_share_a_file(daemon, changed):
     """Each file has a descriptor, and there may be any number of such items."""
     items, daemon.room = list(range(50)), 0 if not changed else daemon.room
     bench = Bench(daemon, items, function=lambda item: [item], is_expanded=True, changed=lambda _: changed)
@@ -59,9 +58,7 @@ def test_expanded_items_that_are_not_stored_share_a_file(daemon: FakeDaemon, cha
     "held", [(n for n in ()), threading.Lock(), lambda: 0], ids=["yield", "lock", "lambda"]
 )
 @pytest.mark.parametrize("is_expanded", [False, True])
-def test_an_unpicklable_sample_is_refused_alike_with_workers(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, held: Any, is_expanded: bool
-) -> None:
+def test_an_unpicklable_sample_is_refused_alike_with_workers(daemon, monkeypatch, held, is_expanded):
     """It never comes to the column that does not hold it; and no worker dies of it."""
     monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 100)
 
@@ -90,9 +87,7 @@ def interrupted(item: int) -> Any:
     return np.int64(item)
 
 
-def test_a_second_interrupt_keeps_what_is_being_committed(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_interrupt_keeps_what_is_being_committed(daemon, monkeypatch):
     may_commit, commit = threading.Event(), Committer._commit
 
     def commit_then(*given: Any) -> Any:
@@ -124,7 +119,7 @@ def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, *, at: int = 1) 
     return is_done
 
 
-def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDaemon) -> None:
+def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon):
     other = Bench(daemon, list(range(5, 10)), "other")
     bench = Bench(daemon, list(range(10)))
 
@@ -140,7 +135,7 @@ def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDae
     assert sorted(filled.waited) == [5, 6, 7, 8, 9]
 
 
-def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
+def test_uncommitted_work_stays_below_30_s_and_2_percent():
     measured = pacing.Pace()
     for _ in range(30):
         measured.note(1.0, 10)
@@ -155,7 +150,7 @@ def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
     assert measured.is_commit_due(pacing.COMMIT_BYTES)
 
 
-def test_leases_grow_to_seconds_and_shrink_near_the_end() -> None:
+def test_leases_grow_to_seconds_and_shrink_near_the_end():
     measured = pacing.Pace()
     assert measured.want(1000, 0) == 1
     measured.note(0.1, 10)

@@ -9,11 +9,11 @@ import pytest
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, StagedFileRefused
 from prepcache.fill.pacing import Pace
 from prepcache.protocol import wire
-from support.fake_session import FakeDaemon, FakeSession
+from support.fake_session import FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 
 
-def test_a_full_cache_is_filled_up_to_about_a_commit(daemon: FakeDaemon) -> None:
+def test_a_full_cache_is_filled_up_to_about_a_commit(daemon):
     daemon.room = 200_000
     bench = Bench(daemon, list(range(100)), function=lambda item: np.full(1000, item, "i8"))
     filled = bench.fill(budget=32 * 20_000)
@@ -24,7 +24,7 @@ def test_a_full_cache_is_filled_up_to_about_a_commit(daemon: FakeDaemon) -> None
     assert left_behind(daemon) == 0
 
 
-def test_until_the_cache_has_told_its_size_commits_are_small(daemon: FakeDaemon) -> None:
+def test_until_the_cache_has_told_its_size_commits_are_small(daemon):
     """A job that starts the daemon of a small cache would else collect more than all of it."""
     bench = Bench(daemon, list(range(12)), function=lambda item: np.zeros(1 << 20, "u1"))
     told = iter([0])
@@ -34,7 +34,7 @@ def test_until_the_cache_has_told_its_size_commits_are_small(daemon: FakeDaemon)
 
 
 @pytest.mark.parametrize("method", ["lease", "stage", "commit"])
-def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemon, method: str) -> None:
+def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon, method):
     bench = Bench(daemon, list(range(10)))
 
     def dies(called: str) -> None:
@@ -50,7 +50,7 @@ def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemo
     assert [bench.samples()[i] for i in bench.called] == [i * i for i in bench.called]
 
 
-def test_jobs_go_their_own_ways_in_an_outage(daemon: FakeDaemon) -> None:
+def test_jobs_go_their_own_ways_in_an_outage(daemon):
     """What two of them make meanwhile is then mostly different; what both made is stored once."""
     items = list(range(200))
 
@@ -69,9 +69,7 @@ def test_jobs_go_their_own_ways_in_an_outage(daemon: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("leases", [1, 10])
-def test_a_lapsed_lease_taken_by_another_job_looks_again(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, leases: int
-) -> None:
+def test_a_lapsed_lease_taken_by_another_job_looks_again(daemon, monkeypatch, leases):
     """And many that one commit names, which lapse one by one: that is no keep lapsing."""
     monkeypatch.setattr(Pace, "want", lambda *_: 10 // leases)
     bench = Bench(daemon, list(range(10)))
@@ -92,7 +90,7 @@ def test_a_lapsed_lease_taken_by_another_job_looks_again(
     assert left_behind(daemon) == 0
 
 
-def test_items_taken_by_others_do_not_cost_the_rest(daemon: FakeDaemon) -> None:
+def test_items_taken_by_others_do_not_cost_the_rest(daemon):
     bench = Bench(daemon, list(range(10)))
     maker, holder = Bench(daemon, [3], "maker"), FakeSession(daemon, "holder")
     lapses = iter([True])
@@ -123,7 +121,7 @@ def refuse(bench: Bench, error: Exception, times: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_refused_staged_file_is_written_once_more(daemon: FakeDaemon, times: int) -> None:
+def test_a_refused_staged_file_is_written_once_more(daemon, times):
     """As the daemon may have been killed after it had moved it; then it stays with the job."""
     bench = Bench(daemon, list(range(10)))
     refuse(bench, StagedFileRefused("no"), times)
@@ -135,9 +133,7 @@ def test_a_refused_staged_file_is_written_once_more(daemon: FakeDaemon, times: i
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_commit_without_an_answer_is_found_later(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, lost: int
-) -> None:
+def test_a_commit_without_an_answer_is_found_later(daemon, monkeypatch, lost):
     monkeypatch.setattr("prepcache.fill.filler.COMMIT_ITEMS", 4)  # of a lease of one item, and one of nine
     bench = Bench(daemon, list(range(10)))
     commit, numbers = bench.session.commit, itertools.count(1)
@@ -154,7 +150,7 @@ def test_a_commit_without_an_answer_is_found_later(
     assert left_behind(daemon) == 0
 
 
-def test_items_made_by_others_are_not_stored_twice(daemon: FakeDaemon) -> None:
+def test_items_made_by_others_are_not_stored_twice(daemon):
     def meanwhile(item: int) -> Any:
         if item == 0:  # as if the job were stopped here: another takes all up, and then it leases more
             daemon.table.end_session("job")
@@ -176,7 +172,7 @@ MANY = 100
 
 
 @pytest.mark.parametrize("times", [1, MANY])
-def test_a_lease_that_lapsed_by_the_daemons_word_is_given_back(daemon: FakeDaemon, times: int) -> None:
+def test_a_lease_that_lapsed_by_the_daemons_word_is_given_back(daemon, times):
     """Else a job waits for itself where the daemon goes on counting it. One that lapses all is given up."""
     bench = Bench(daemon, list(range(10)))
     refuse(bench, LeaseLapsed("it lapsed"), times)
@@ -187,9 +183,7 @@ def test_a_lease_that_lapsed_by_the_daemons_word_is_given_back(daemon: FakeDaemo
 
 
 @pytest.mark.parametrize("when", ["always", "at a commit"])
-def test_a_daemon_that_always_says_look_again_is_given_up(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_a_daemon_that_always_says_look_again_is_given_up(daemon, monkeypatch, when):
     bench = Bench(daemon, list(range(10)))
     true, count = FakeSession.lease, itertools.count(1)
 

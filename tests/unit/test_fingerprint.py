@@ -56,25 +56,25 @@ DIFFERING = {
 
 
 @pytest.mark.parametrize("what", ALIKE)
-def test_what_does_nothing_to_what_runs_does_not_count(what: str) -> None:
+def test_what_does_nothing_to_what_runs_does_not_count(what):
     before, after = ALIKE[what]
     assert of(before) == of(after)
 
 
 @pytest.mark.parametrize("what", DIFFERING)
-def test_what_runs_otherwise_has_another_fingerprint(what: str) -> None:
+def test_what_runs_otherwise_has_another_fingerprint(what):
     before, after = DIFFERING[what]
     assert of(before) != of(after)
 
 
-def test_long_code_with_far_jumps_has_a_fingerprint_of_its_own() -> None:
+def test_long_code_with_far_jumps_has_a_fingerprint_of_its_own():
     lines = "\n".join(f"    y = x[{n}] if x else y.a{n}" for n in range(600))
     text = f"def f(x, y=0):\n  for z in x:\n{lines}\n  return y"
     assert of(text) == of(text.replace("\n  return y", "\n\n\n  return y"))
     assert of(text) != of(text.replace("x[599]", "x[598]"))
 
 
-def test_neither_the_hash_seed_nor_what_has_run_counts() -> None:
+def test_neither_the_hash_seed_nor_what_has_run_counts():
     ask = (
         "from prepcache.keys.code.fingerprint import fingerprint\n"
         "def f(x): return x in {'aa', 'bb', 'cc'} or (x + x)[: len(x)]\n"
@@ -85,6 +85,6 @@ def test_neither_the_hash_seed_nor_what_has_run_counts() -> None:
     assert len(found) == 1
 
 
-def test_docstrings_are_told_apart_from_what_runs() -> None:
+def test_docstrings_are_told_apart_from_what_runs():
     code = compile("def f(x):\n  'One.'\n  def g():\n    'Two.'\n  return g", "x.py", "exec").co_consts[0]
     assert docstrings(code) == ["One.", "Two."]

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ class Thing:
     pass
 
 
-def test_what_lives_may_be_read_while_some_come_and_go() -> None:
+def test_what_lives_may_be_read_while_some_come_and_go():
     living: Living[Thing] = Living()
     things = [Thing(), Thing()]
     living.add(things[0])
@@ -58,14 +57,14 @@ def forked_while_within(patch: pytest.MonkeyPatch, target: Any, name: str, call:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_fork_while_a_thread_looks_for_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_while_a_thread_looks_for_its_daemon(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "find", lambda _: Endpoint(Address(socket=str(tmp_path / "sock"))))
     asks = client.Client()
     assert forked_while_within(monkeypatch, client, "find", lambda: asks.url) == 0
     assert asks.endpoint is asks.endpoint
 
 
-def test_a_fork_while_a_thread_reads_the_code_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_while_a_thread_reads_the_code_of_a_job(monkeypatch):
     """Whatever of it the child looks at."""
     code = calls.JobCode([__file__])
     assert forked_while_within(monkeypatch, calls, "read_source", lambda: code.look(None) is None) == 0

@@ -1,8 +1,6 @@
 """Globals that a library looks up in the frame of its caller, by a text: pandas', numexpr's, duckdb's."""
 # ruff: noqa: E501
 
-from typing import Any
-
 import pytest
 
 from prepcache.keys.recipes import recipe
@@ -36,7 +34,7 @@ ROWS = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("code", ["script", "function"])
 @pytest.mark.parametrize("name", ROWS)
-def test_what_a_text_names_counts_by_value(project: Project, name: str, code: Any) -> None:
+def test_what_a_text_names_counts_by_value(project, name, code):
     project.write(prep=f"TH = 5\n{ROWS[name]}")
     module = project.load()
     before = recipe(module.f, code=code).digest
@@ -46,14 +44,14 @@ def test_what_a_text_names_counts_by_value(project: Project, name: str, code: An
     assert recipe(module.f, code=code).digest != before
 
 
-def test_what_a_text_in_the_config_names_counts(project: Project) -> None:
+def test_what_a_text_in_the_config_names_counts(project):
     text = "TH = {}\ndef f(x, rule): return x.query(rule)"
     project.write(prep=text.format(5))
     config = {"rule": "a > @TH"}
     assert changes(project, lambda: project.write(prep=text.format(6)), config=config, **FUNCTION)
 
 
-def test_a_value_of_a_module_that_a_text_names_counts(project: Project) -> None:
+def test_a_value_of_a_module_that_a_text_names_counts(project):
     project.write(prep="import cfg\ndef f(x): return x.query('a > @cfg.TH')", cfg="TH = 5\nOTHER = 5")
     assert not changes(project, lambda: project.write(cfg="TH = 5\nOTHER = 6"), **FUNCTION)
     assert changes(project, lambda: project.write(cfg="TH = 6\nOTHER = 6"), **FUNCTION)
@@ -67,7 +65,7 @@ def test_a_value_of_a_module_that_a_text_names_counts(project: Project) -> None:
     ],
     ids=["nobody looks it up", "module"],
 )
-def test_other_words_do_not_count(project: Project, text: str) -> None:
+def test_other_words_do_not_count(project, text):
     project.write(prep=f"TH = 5\n{text}", other="X = 1")
     values = project.recipe(**FUNCTION).parts["code"]["values"]
     assert values.keys().isdisjoint({"prep.TH", "other.X"})
@@ -79,7 +77,7 @@ DUCKDB = "import duckdb, pandas as pd\nTH = pd.DataFrame({'a': [1, 2]})\ndef f(x
 
 
 @pytest.mark.parametrize("text", [PANDAS, NUMEXPR, DUCKDB], ids=["pandas", "numexpr", "duckdb"])
-def test_the_libraries_look_there(project: Project, text: str) -> None:
+def test_the_libraries_look_there(project, text):
     for library in ("pandas", "numexpr", "duckdb"):
         if library in text:
             pytest.importorskip(library)

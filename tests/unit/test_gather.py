@@ -57,7 +57,7 @@ def labels(samples: Any) -> list[int]:
         (np.empty(0), []),
     ],
 )
-def test_positions_may_be_any_integers(rows: Rows, indices: Any, expected: list[int]) -> None:
+def test_positions_may_be_any_integers(rows, indices, expected):
     assert labels(rows.take(indices)) == expected
 
 
@@ -76,17 +76,17 @@ def test_positions_may_be_any_integers(rows: Rows, indices: Any, expected: list[
         ([None], TypeError),
     ],
 )
-def test_a_position_that_is_none_is_refused(rows: Rows, indices: Any, error: type[Exception]) -> None:
+def test_a_position_that_is_none_is_refused(rows, indices, error):
     with pytest.raises(error):
         rows.take(indices)
 
 
-def test_the_message_names_the_position_and_the_size(rows: Rows) -> None:
+def test_the_message_names_the_position_and_the_size(rows):
     with pytest.raises(IndexError, match=f"index 99 is out of range for a data set of {COUNT} samples"):
         rows.take([1, 99, 2])
 
 
-def test_a_write_into_a_batch_never_reaches_the_cache(rows: Rows) -> None:
+def test_a_write_into_a_batch_never_reaches_the_cache(rows):
     batch = rows.take(range(COUNT))
     for taken in batch:
         taken["image"].zero_()
@@ -95,7 +95,7 @@ def test_a_write_into_a_batch_never_reaches_the_cache(rows: Rows) -> None:
     assert all(same(taken, sample(i)) for i, taken in enumerate(rows.take(range(COUNT))))
 
 
-def test_an_empty_data_set_has_no_positions() -> None:
+def test_an_empty_data_set_has_no_positions():
     rows = Rows([], np.empty(0, np.int32), np.empty(0, np.int64))
     assert len(rows) == 0
     assert rows.take([]) == []
@@ -109,9 +109,7 @@ def test_an_empty_data_set_has_no_positions() -> None:
     ids=["mapped", "copied together", "copied one by one", "mapped though small"],
 )
 @pytest.mark.parametrize("windows", [True, False])
-def test_columns_of_many_artifacts_are_read_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, mapped: int, windows: bool
-) -> None:
+def test_columns_of_many_artifacts_are_read_alike(tmp_path, monkeypatch, small, mapped, windows):
     monkeypatch.setattr(prepcache.batching.table, "SMALL_ROW_BYTES", small)
     for module in (prepcache.batching.table, prepcache.artifact.header):
         monkeypatch.setattr(module, "MAPPED_BYTES", mapped)
@@ -123,7 +121,7 @@ def test_columns_of_many_artifacts_are_read_alike(
     assert same(list(rows.take(order)), [samples[i] for i in order])
 
 
-def test_rows_are_read_where_addresses_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_where_addresses_are_short(tmp_path, monkeypatch):
     """As under `ulimit -v`: rows are numbered without gaps, and gathered one by one."""
     samples = [sample(i) for i in range(COUNT)]
     whole = mmap.mmap
@@ -139,7 +137,7 @@ def test_rows_are_read_where_addresses_are_short(tmp_path: Path, monkeypatch: py
     assert same(list(rows.take(range(COUNT))), samples)
 
 
-def test_large_ragged_rows_are_copied_into_recycled_memory(tmp_path: Path) -> None:
+def test_large_ragged_rows_are_copied_into_recycled_memory(tmp_path):
     samples = [np.arange(20_000 + i) for i in range(6)]
     rows = rows_of(tmp_path, samples, 2)
     seen = set()
@@ -178,9 +176,7 @@ def window_of(parts: list[np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any] |
 @pytest.mark.parametrize("row", [(1,), (3,), (64,), (3, 33), (1024,), (3, 1024), (7, 1111)])
 @pytest.mark.parametrize("dtype", ["u1", "f4"])
 @pytest.mark.parametrize("scale", [1, 20_000])
-def test_rows_are_found_where_the_window_says(
-    tmp_path: Path, row: tuple[int, ...], dtype: str, scale: int
-) -> None:
+def test_rows_are_found_where_the_window_says(tmp_path, row, dtype, scale):
     """Of parts that are mapped again, and of those that are copied since they are small."""
     random = np.random.default_rng(0)
     scale = max(1, scale // int(np.prod(row)))
@@ -197,7 +193,7 @@ def test_rows_are_found_where_the_window_says(
 
 @by_maps
 @pytest.mark.parametrize("row", [(3, 1024), (4096,), (3, 60, 68), (1000,), (101,)])
-def test_large_parts_lie_where_their_large_folios_stay_whole(tmp_path: Path, row: tuple[int, ...]) -> None:
+def test_large_parts_lie_where_their_large_folios_stay_whole(tmp_path, row):
     """Address and place in the file agree modulo 2 MiB, so that a folio needs one entry in the tables."""
     counts = [(5 << 20) // int(np.prod(row)), 300, (9 << 20) // int(np.prod(row))]
     wholes = [np.full((count, *row), number, np.uint8) for number, count in enumerate(counts)]
@@ -209,7 +205,7 @@ def test_large_parts_lie_where_their_large_folios_stay_whole(tmp_path: Path, row
         assert window[at:].ctypes.data % (2 << 20) == 0
 
 
-def test_rows_of_any_size_have_addresses_for_thousands_of_files() -> None:
+def test_rows_of_any_size_have_addresses_for_thousands_of_files():
     """Where folios would take too many, pages are enough; else rows are numbered without gaps."""
     for row_bytes in (1, 100, 12_240, 12_288, 100_001, 1_000_001, 50_000_001):
         numbers = first_numbers([130_000_000 // row_bytes + 1] * 4000, [8, row_bytes])
@@ -218,9 +214,7 @@ def test_rows_of_any_size_have_addresses_for_thousands_of_files() -> None:
 
 
 @by_maps
-def test_a_window_outlives_its_maps_until_its_last_view(
-    tmp_path: Path,
-) -> None:
+def test_a_window_outlives_its_maps_until_its_last_view(tmp_path):
     wholes = [np.arange(5000, dtype=np.int64).reshape(50, 100) + i for i in range(3)]
     parts = [column(tmp_path, str(i), whole, 0) for i, whole in enumerate(wholes)]
     window, first = window_of(parts)
@@ -245,7 +239,7 @@ def is_mapped(address: int) -> bool:
 
 @by_maps
 @pytest.mark.parametrize("case", ["off a page", "no shared map", "no rows", "no bytes"])
-def test_what_cannot_be_mapped_again_has_no_window(tmp_path: Path, case: str) -> None:
+def test_what_cannot_be_mapped_again_has_no_window(tmp_path, case):
     wholes = [np.zeros((8, 4096), np.uint8) for _ in range(2)]
     parts = {
         "off a page": [column(tmp_path, str(i), whole, 64 * i) for i, whole in enumerate(wholes)],
@@ -292,7 +286,7 @@ KEEPERS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("keeper", KEEPERS.values(), ids=KEEPERS.keys())
-def test_a_reachable_buffer_is_not_handed_out_again(keeper: Callable[[Any], Any]) -> None:
+def test_a_reachable_buffer_is_not_handed_out_again(keeper):
     pool = Pool()
     array = take(pool)
     array[:] = 7
@@ -314,7 +308,7 @@ def _drain(pool: Pool) -> set[int]:
     return {address(array) for array in held}
 
 
-def test_a_buffer_is_used_again_once_its_tensor_is_gone() -> None:
+def test_a_buffer_is_used_again_once_its_tensor_is_gone():
     pool = Pool()
     where = []
     for _ in range(6):
@@ -324,7 +318,7 @@ def test_a_buffer_is_used_again_once_its_tensor_is_gone() -> None:
     assert len(set(where)) == 1
 
 
-def test_threads_never_share_a_buffer() -> None:
+def test_threads_never_share_a_buffer():
     pool = Pool()
 
     def work(number: int) -> None:
@@ -338,7 +332,7 @@ def test_threads_never_share_a_buffer() -> None:
         list(threads.map(work, range(4)))
 
 
-def test_a_forked_child_has_a_buffer_pool_of_its_own() -> None:
+def test_a_forked_child_has_a_buffer_pool_of_its_own():
     pool = Pool()
     take(pool)
     with pool._lock:
@@ -348,14 +342,14 @@ def test_a_forked_child_has_a_buffer_pool_of_its_own() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_slightly_smaller_size_reuses_a_buffer() -> None:
+def test_a_slightly_smaller_size_reuses_a_buffer():
     pool = Pool()
     where = address(take(pool))
     assert address(take(pool, SIZE_BYTES - 4096)) == where
     assert address(take(pool, SIZE_BYTES // 8)) != where
 
 
-def test_memory_of_another_kind_is_recycled_too() -> None:
+def test_memory_of_another_kind_is_recycled_too():
     """As pinned memory is: the block is an array that refers to the tensor that owns it."""
     made = []
 

@@ -29,9 +29,7 @@ class ByClosure(CachedDataset):
 
 @pytest.mark.parametrize("kind", [ByMethod, ByClosure])
 @pytest.mark.parametrize("options", [{}, {"lazy": True}, {"code": "function"}], ids=str)
-def test_a_data_set_that_is_being_opened_is_refused(
-    kind: Callable[..., Any], options: dict[str, Any]
-) -> None:
+def test_a_data_set_that_is_being_opened_is_refused(kind, options):
     words = r"(__self__|\[self\]): .* \(it is a data set that is not open yet, .*config="
     with pytest.raises(UnkeyableError, match=words):
         kind(**options)
@@ -56,7 +54,7 @@ class Known(CachedDataset):
         super().__init__(*arguments, progress=False, code=None, version=1, **options)
 
 
-def test_a_function_that_asks_for_its_own_sample_is_refused() -> None:
+def test_a_function_that_asks_for_its_own_sample_is_refused():
     ds = Known([1, 2], first_of_itself, lazy=True)
     with pytest.raises(PreprocessError, match=r"item 0 \(1\) failed: RecursionError: the function") as told:
         ds[0]
@@ -64,7 +62,7 @@ def test_a_function_that_asks_for_its_own_sample_is_refused() -> None:
 
 
 @pytest.mark.parametrize("who", ["here", "a worker", "a thread"])
-def test_a_function_that_asks_for_its_own_length_does_not_wait(who: str) -> None:
+def test_a_function_that_asks_for_its_own_length_does_not_wait(who):
     with ThreadPoolExecutor(1) as pool:
         options: Any = {"here": {}, "a worker": {"num_workers": 1}, "a thread": {"executor": pool}}[who]
         with pytest.raises(PreprocessError, match="would wait forever: pass it what it needs in config="):
@@ -87,7 +85,7 @@ class Holder:
         return self.made.recipe.digest
 
 
-def test_samples_beside_a_method_that_reads_none_do_not_count() -> None:
+def test_samples_beside_a_method_that_reads_none_do_not_count():
     holder = Holder()
     assert holder.set_up(holder.make) == holder.set_up(holder.make)
     assert holder.set_up(holder.make_by_state) != holder.set_up(holder.make_by_state)
@@ -107,7 +105,7 @@ def double(item: int) -> int:
     return item * 2
 
 
-def test_what_a_subclass_adds_counts_where_it_is_held() -> None:
+def test_what_a_subclass_adds_counts_where_it_is_held():
     held = Scaled([1, 2], double, progress=False)
 
     def make(item: int) -> Any:

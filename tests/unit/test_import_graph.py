@@ -8,7 +8,6 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 import pytest
 
@@ -23,7 +22,7 @@ from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 
-def test_two_files_known_by_one_name_both_count(tmp_path: Path) -> None:
+def test_two_files_known_by_one_name_both_count(tmp_path):
     graph = ImportGraph(Places({}), [])
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
@@ -48,7 +47,7 @@ BROUGHT = {
 
 
 @pytest.mark.parametrize("how", BROUGHT)
-def test_what_an_import_brings_counts(project: Project, how: str) -> None:
+def test_what_an_import_brings_counts(project, how):
     file, prep, one = BROUGHT[how]
     project.write(
         prep=prep,
@@ -63,9 +62,7 @@ def test_what_an_import_brings_counts(project: Project, how: str) -> None:
 @pytest.mark.parametrize("code", ["script", "function"])
 @pytest.mark.parametrize("edited", ["prep.py", "helper.py"])
 @pytest.mark.parametrize("text", ["def (", None])
-def test_a_loaded_file_that_no_longer_says_anything_is_keyed(
-    project: Project, code: Literal["script", "function"], edited: str, text: str | None
-) -> None:
+def test_a_loaded_file_that_no_longer_says_anything_is_keyed(project, code, edited, text):
     """By what was loaded from it."""
     digests = []
     for k in (1, 2):
@@ -79,14 +76,14 @@ def test_a_loaded_file_that_no_longer_says_anything_is_keyed(
     assert digests[0] != digests[1]
 
 
-def test_a_module_that_is_only_bytecode_is_refused_by_name(project: Project) -> None:
+def test_a_module_that_is_only_bytecode_is_refused_by_name(project):
     project.write(prep="def f(x):\n    import only\n    return x")
     (project.folder / "only.pyc").write_bytes(b"\0" * 16)
     with pytest.raises(UnkeyableError, match="module only exists only as bytecode"):
         project.recipe()
 
 
-def test_a_static_key_reads_the_file_and_never_runs_it(project: Project) -> None:
+def test_a_static_key_reads_the_file_and_never_runs_it(project):
     project.write(
         tool="import helper, sys\nsys.exit('it ran')\ndef f(x): return helper.g(x)",
         helper="import numpy, sys\nAPI_KEY = 'hidden'\nsys.exit('it ran')\ndef g(x): return x",
@@ -106,9 +103,7 @@ def put(path: Path, text: str, *, age_s: float = 100) -> str:
     return str(path)
 
 
-def test_a_file_is_read_again_only_if_it_may_have_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_again_only_if_it_may_have_changed(tmp_path, monkeypatch):
     path = put(tmp_path / "a.py", "K = 1")
     monkeypatch.setattr(import_graph, "racy_window_ns", lambda device: -1 << 60)  # its change time is of now
     first = read_source(path, "a")
@@ -119,7 +114,7 @@ def test_a_file_is_read_again_only_if_it_may_have_changed(
     assert read_source(path, "a") is not read_source(path, "a"), "a young stamp does not tell a later write"
 
 
-def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path: Path) -> None:
+def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path):
     path = put(tmp_path / "a.py", "K = 1")
     cached = Path(cache_from_source(path))
     cached.parent.mkdir()
@@ -137,7 +132,7 @@ def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["def f(:", "\0"])
-def test_a_file_that_cannot_be_compiled_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_compiled_is_refused_by_name(tmp_path, text):
     path = put(tmp_path / "a.py", text)
     with pytest.raises(UnkeyableError, match=r"a\.py cannot be parsed.*code=None"):
         read_source(path, "a.py")
@@ -162,7 +157,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("text", IMPORTS)
-def test_imports_are_read_from_byte_code(text: str) -> None:
+def test_imports_are_read_from_byte_code(text):
     assert list(imports_in(compile(text, "x.py", "exec", dont_inherit=True))) == IMPORTS[text]
 
 
@@ -177,7 +172,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_whether_a_module_runs_as_its_file_says(project: Project, edit: str) -> None:
+def test_whether_a_module_runs_as_its_file_says(project, edit):
     text = "K = 1\ndef f(): return 1\nclass A:\n  def m(self): return 1\n"
     path = project.put("late.py", text)
     assert runs_as_written(str(path)), "nothing was loaded from it"
@@ -199,9 +194,7 @@ FILLS = {
 
 @pytest.mark.parametrize("way", FILLS)
 @pytest.mark.parametrize("is_older", [True, False])
-def test_what_a_file_fills_itself_is_as_written_if_it_is_older(
-    project: Project, monkeypatch: pytest.MonkeyPatch, way: str, is_older: bool
-) -> None:
+def test_what_a_file_fills_itself_is_as_written_if_it_is_older(project, monkeypatch, way, is_older):
     """Of one that is younger than the process it is not told which text was loaded."""
     text, change, is_own = FILLS[way]
     path = project.put("late.py", text)
@@ -236,13 +229,13 @@ def linked(tmp_path: Path) -> Path:
         ("folder/absent.py", Place.PROJECT),
     ],
 )
-def test_a_file_belongs_where_links_lead(linked: Path, name: str, place: Place) -> None:
+def test_a_file_belongs_where_links_lead(linked, name, place):
     places = Places({str(linked / "site"): {"owned"}})
     for _ in range(2):
         assert places.of(str(linked / name)) is place
 
 
-def test_public_names_are_there_and_others_are_said_not_to_be() -> None:
+def test_public_names_are_there_and_others_are_said_not_to_be():
     public = {error.__name__ for error in all_errors()} & set(prepcache.__all__)
     assert 6 <= len(public) <= 8 and set(prepcache.__all__) == set(dir(prepcache))
     assert all(issubclass(error, prepcache.PrepcacheError) for error in all_errors())

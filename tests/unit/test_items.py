@@ -50,15 +50,13 @@ def digests(hasher: ItemHasher, items: list[Any]) -> list[str]:
     return [row.tobytes().hex() for row in hasher.digest_many(items)[0]]
 
 
-def test_a_name_below_the_root_is_not_the_same_name_elsewhere(
-    here: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_name_below_the_root_is_not_the_same_name_elsewhere(here, tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     (root / "a.txt").write_bytes(b"a")
     assert item_digest(root / "a.txt", root=root) != item_digest(Path("a.txt"), root=root)
 
 
-def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_short_way_and_the_general_way_agree(here, monkeypatch):
     items: list[list[Any]] = [
         [Path("a.txt"), Path("b.txt")],
         ["a.txt", "b.txt"],
@@ -93,7 +91,7 @@ def test_the_short_way_and_the_general_way_agree(here: Path, monkeypatch: pytest
         assert short == general
 
 
-def test_a_block_border_changes_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_border_changes_nothing(here, monkeypatch):
     items = [Path("a.txt"), 1, ("b.txt", 2), "text", Path("d"), Path("absent"), "b.txt"] * 3
     whole, _ = ItemHasher().digest_many(items)
     monkeypatch.setattr("prepcache.keys.items.BLOCK_ITEMS", 2)
@@ -102,7 +100,7 @@ def test_a_block_border_changes_nothing(here: Path, monkeypatch: pytest.MonkeyPa
     assert [part_stamps.changed(i) for i in range(len(items))] == [[]] * len(items)
 
 
-def test_read_leaves_the_name_out_and_hands_over_the_contents(here: Path) -> None:
+def test_read_leaves_the_name_out_and_hands_over_the_contents(here):
     one, copy = Path("a.txt"), Path("copy of a.txt")
     for read in ("bytes", "text"):
         assert item_digest(one, read=read) == item_digest(copy, read=read)  # type: ignore[arg-type]
@@ -114,7 +112,7 @@ def test_read_leaves_the_name_out_and_hands_over_the_contents(here: Path) -> Non
     assert load(Pair(one, 1), "bytes") == Pair(b"a", 1)
 
 
-def test_a_name_counts_where_the_contents_cannot_take_its_place(here: Path) -> None:
+def test_a_name_counts_where_the_contents_cannot_take_its_place(here):
     """A str inside an item, and a path that is a key, reach the function as they are."""
     for wrap in (lambda x: (str(x), 1), lambda x: {x: 1}):
         one, copy = (
@@ -125,23 +123,23 @@ def test_a_name_counts_where_the_contents_cannot_take_its_place(here: Path) -> N
 
 
 @pytest.mark.parametrize("item", [Path("absent"), "absent", Path("d"), "d"], ids=repr)
-def test_read_takes_files_only(here: Path, item: Any) -> None:
+def test_read_takes_files_only(here, item):
     with pytest.raises(UnkeyableError, match=r"items\[0\]"):
         item_digest(item, read="bytes")
 
 
-def test_a_directory_is_a_tree_or_plain(here: Path) -> None:
+def test_a_directory_is_a_tree_or_plain(here):
     assert len({item_digest((1, tree("d"))), item_digest((1, plain("d"))), item_digest((1, Path("d")))}) == 3
     assert load((1, tree("d"), plain("d"))) == (1, "d", "d")
 
 
-def test_a_path_that_names_nothing_is_a_reported_name(here: Path) -> None:
+def test_a_path_that_names_nothing_is_a_reported_name(here):
     _, stamps = ItemHasher().digest_many([Path("absent"), ("absent", Path("missing/too"))])
     assert stamps.typed_names == ["absent", "missing/too"]
     assert item_digest(Path("absent")) != item_digest("absent")
 
 
-def test_str_that_name_files_are_reported_once(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_str_that_name_files_are_reported_once(here, caplog):
     hashes = ItemHasher()
     with caplog.at_level(logging.WARNING):
         hashes.digest_many(["a.txt", "text", ("b.txt", 1)])
@@ -150,7 +148,7 @@ def test_str_that_name_files_are_reported_once(here: Path, caplog: pytest.LogCap
     assert [line[:40] for line in lines] == ["prepcache: 2 str in the items name files"]
 
 
-def test_special_files_are_refused(here: Path) -> None:
+def test_special_files_are_refused(here):
     os.mkfifo("pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
@@ -162,7 +160,7 @@ def test_special_files_are_refused(here: Path) -> None:
                     item_digest(item)
 
 
-def test_links_in_a_circle_are_refused(here: Path) -> None:
+def test_links_in_a_circle_are_refused(here):
     (here / "loop").symlink_to("loop")
     (here / "d" / "sub" / "up").symlink_to("..")
     with pytest.raises(UnkeyableError, match="cannot be looked up"):
@@ -172,12 +170,12 @@ def test_links_in_a_circle_are_refused(here: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\0", "x" * 5000, "\ud800", "a.txt/b", "x" * 300, "loop"], ids=repr)
-def test_text_that_can_be_no_file_is_text(here: Path, text: str) -> None:
+def test_text_that_can_be_no_file_is_text(here, text):
     (here / "loop").symlink_to("loop")
     assert item_digest(text) != item_digest(text + "!")
 
 
-def test_a_name_that_is_no_utf8_is_a_name(here: Path) -> None:
+def test_a_name_that_is_no_utf8_is_a_name(here):
     raw = b"\xff.txt"
     Path(os.fsdecode(raw)).write_bytes(b"1")
     before = item_digest(Path(os.fsdecode(raw)))
@@ -185,14 +183,14 @@ def test_a_name_that_is_no_utf8_is_a_name(here: Path) -> None:
     assert item_digest(Path(os.fsdecode(raw))) != before
 
 
-def test_a_registered_type_counts_so_in_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_type_counts_so_in_a_run(here, monkeypatch):
     monkeypatch.setattr(encoder, "_registered", {})
     monkeypatch.setattr(encoder, "_writers", {})
     register_key(int, lambda value: "number")
     assert len(set(digests(ItemHasher(), [1, 2, 3]))) == 1
 
 
-def test_known_files_are_not_read_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_files_are_not_read_again(here, monkeypatch):
     read: list[int] = []
     read_files = item_batches.read_files
     monkeypatch.setattr(
@@ -217,7 +215,7 @@ def touch(path: Path) -> None:
     [lambda p: p, lambda p: (p, 1), lambda p: {"x": [1, p]}, lambda p: [*[Path("d")] * 30, p]],
     ids=["path", "tuple", "dict", "many"],
 )
-def test_a_changed_file_is_named(here: Path, wrap: Any) -> None:
+def test_a_changed_file_is_named(here, wrap):
     items = [wrap(Path("a.txt")), wrap(Path("b.txt")), 1]
     _, stamps = hasher(here).digest_many(items)
     assert [stamps.changed(i) for i in range(3)] == [[], [], []]
@@ -228,9 +226,7 @@ def test_a_changed_file_is_named(here: Path, wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_digests_are_stable_until_an_item_is_altered(
-    here: Path, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool
-) -> None:
+def test_digests_are_stable_until_an_item_is_altered(here, monkeypatch, is_elsewhere):
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     inner = {"label": 1}
     items = [
@@ -255,9 +251,7 @@ def test_digests_are_stable_until_an_item_is_altered(
     assert [a == b for a, b in zip(now, before, strict=True)] == [True] * 6 + [False] * 2
 
 
-def test_who_trusts_contents_only_reads_again_to_see_a_change(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_trusts_contents_only_reads_again_to_see_a_change(here, monkeypatch):
     found = {}
     for trust in ("stat", "content"):
         _, stamps = hasher(here, trust=trust).digest_many([Path("a.txt")])
@@ -267,7 +261,7 @@ def test_who_trusts_contents_only_reads_again_to_see_a_change(
     assert found == {"stat": [], "content": ["a.txt"]}
 
 
-def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
+def test_what_appears_or_changes_in_a_directory_is_seen(here):
     _, stamps = hasher(here).digest_many([Path("d"), Path("absent"), "later.txt"])
     assert [stamps.changed(i) for i in range(3)] == [[], [], []]
     (here / "d" / "new").write_bytes(b"")
@@ -277,9 +271,7 @@ def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_items_that_can_name_no_file_are_not_read_again(
-    here: Path, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool
-) -> None:
+def test_items_that_can_name_no_file_are_not_read_again(here, monkeypatch, is_elsewhere):
     later, texts = (
         hasher(here).digest_many(items)[1] for items in (["later.txt", "a"], ["a text", ("a", 1)])
     )
@@ -291,7 +283,7 @@ def test_items_that_can_name_no_file_are_not_read_again(
     assert [texts.changed(0), texts.changed(1)] == [[], []]
 
 
-def test_a_snapshot_of_sets_survives_another_hash_seed(here: Path) -> None:
+def test_a_snapshot_of_sets_survives_another_hash_seed(here):
     script = (
         "import pickle, sys; from pathlib import Path; from prepcache.keys.items import ItemHasher\n"
         "item = frozenset(['a.txt', 'b.txt', 'text', Path('a.txt'), Path('b.txt'), Path('absent')])\n"
@@ -307,7 +299,7 @@ class Plain:
         vars(self).update(state)
 
 
-def test_a_file_that_an_object_names_counts_by_its_bytes(tmp_path: Path) -> None:
+def test_a_file_that_an_object_names_counts_by_its_bytes(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one")
     before = item_digest(Plain(path=path))
@@ -319,7 +311,7 @@ def test_a_file_that_an_object_names_counts_by_its_bytes(tmp_path: Path) -> None
     assert hasher.probe(Plain(path=path))[1] != stamps
 
 
-def test_what_has_no_stable_bytes_is_refused_with_the_ways_out() -> None:
+def test_what_has_no_stable_bytes_is_refused_with_the_ways_out():
     with socket.socket() as held, pytest.raises(UnkeyableError) as caught:
         item_digest([Plain(deep=held)])
     message = caught.value.message
@@ -358,14 +350,14 @@ def restore(item, state): pass
         "lambda: 1",
     ],
 )
-def test_a_function_of_the_project_in_an_item_is_refused(project: Project, item: str) -> None:
+def test_a_function_of_the_project_in_an_item_is_refused(project, item):
     """Also one that makes an item anew."""
     project.write(specs=ITEMS + f"def item(): return {item}")
     with pytest.raises(UnkeyableError, match=r"says nothing of what the function specs\..*plain values"):
         item_digest(project.load("specs").item())
 
 
-def test_a_class_that_an_item_holds_counts_by_its_definition(project: Project) -> None:
+def test_a_class_that_an_item_holds_counts_by_its_definition(project):
     def keys(expression: str) -> tuple[str, str]:
         cls = "type('C', (), {'__module__': __name__, 'g': g})"
         project.write(
@@ -385,11 +377,11 @@ def test_a_class_that_an_item_holds_counts_by_its_definition(project: Project) -
 
 
 @pytest.mark.parametrize("item", [re.compile("a"), textwrap.dedent, {"of": math.sqrt}])
-def test_a_library_s_function_counts_by_name(item: Any) -> None:
+def test_a_library_s_function_counts_by_name(item):
     assert item_digest(item) == item_digest(item) != item_digest(textwrap.indent)
 
 
-def test_two_classes_of_one_name_are_refused(project: Project) -> None:
+def test_two_classes_of_one_name_are_refused(project):
     project.write(
         prep="def f(x): return x",
         specs="def make():\n    class A: pass\n    return A()\na, b = make(), make()",

@@ -68,7 +68,7 @@ def told(root: Path) -> list[dict[str, object]]:
     raise AssertionError((root / launcher_module.LOG_NAME).read_text())
 
 
-def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], tmp_path: Path) -> None:
+def test_the_daemon_inherits_nothing_of_the_job(make, tmp_path):
     read, write = os.pipe()
     os.set_inheritable(write, True)
     try:
@@ -116,13 +116,13 @@ def start_until_refused(launcher: Launcher) -> str:
     raise AssertionError("it was started for ever")
 
 
-def test_a_daemon_that_fails_to_start_is_reported_once(make: Callable[..., Launcher]) -> None:
+def test_a_daemon_that_fails_to_start_is_reported_once(make):
     launcher = make("import sys; sys.exit('prepcached: error: the root is on a network filesystem')")
     message = start_until_refused(launcher)
     assert "the root is on a network filesystem" in message and str(launcher.log) in message
 
 
-def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[..., Launcher]) -> None:
+def test_one_that_dies_without_a_word_is_not_started_for_ever(make):
     launcher = make("pass")
     assert "exited at once" in start_until_refused(launcher)
 
@@ -135,9 +135,7 @@ def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[...
         (BlockingIOError(11, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
     ],
 )
-def test_a_launch_that_starts_nothing_leaves_no_daemon(
-    make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch, shell: object, reason: str
-) -> None:
+def test_a_launch_that_starts_nothing_leaves_no_daemon(make, monkeypatch, shell, reason):
     def run(*arguments: object, **names: object) -> object:
         if isinstance(shell, Exception):
             raise shell
@@ -148,21 +146,19 @@ def test_a_launch_that_starts_nothing_leaves_no_daemon(
         make().start()
 
 
-def test_without_the_server_extra_its_install_command_is_told(
-    make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_server_extra_its_install_command_is_told(make, monkeypatch):
     monkeypatch.setattr(launcher_module, "SERVER_MODULES", ("no_such_module_of_the_server",))
     with pytest.raises(DaemonUnreachable, match=r'pip install "prepcache\[server\]"'):
         make().start()
 
 
-def test_a_root_too_deep_for_a_socket_is_refused(tmp_path: Path) -> None:
+def test_a_root_too_deep_for_a_socket_is_refused(tmp_path):
     launcher = Launcher(tmp_path / ("d" * 100), {})
     with pytest.raises(DaemonUnreachable, match="too long a path: set PREPCACHED_ROOT to a folder with"):
         launcher.start()
 
 
-def test_a_root_that_cannot_be_made_is_named(make: Callable[..., Launcher], tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_made_is_named(make, tmp_path):
     (tmp_path / "root").write_text("a file is in the way")
     with pytest.raises(
         DaemonUnreachable, match=f"{tmp_path / 'root'}: .*: set XDG_CACHE_HOME or PREPCACHED_ROOT"
@@ -170,7 +166,7 @@ def test_a_root_that_cannot_be_made_is_named(make: Callable[..., Launcher], tmp_
         make().start()
 
 
-def test_the_daemon_of_another_root_is_not_this_ones(make: Callable[..., Launcher], tmp_path: Path) -> None:
+def test_the_daemon_of_another_root_is_not_this_ones(make, tmp_path):
     launcher = make()
     launcher.start()
     other = Launcher(tmp_path / "other", {})
@@ -180,7 +176,7 @@ def test_the_daemon_of_another_root_is_not_this_ones(make: Callable[..., Launche
     assert launcher.is_running and not other.is_running
 
 
-def test_a_foreign_lock_file_is_not_taken_for_a_daemon(make: Callable[..., Launcher], tmp_path: Path) -> None:
+def test_a_foreign_lock_file_is_not_taken_for_a_daemon(make, tmp_path):
     launcher = make()
     launcher.root.mkdir(mode=0o700)
     for text in (str(os.getpid()), "junk", "", "999999999999"):
@@ -209,14 +205,12 @@ HEAVY = {
         ),
     ],
 )
-def test_what_is_heavy_is_loaded_only_where_it_is_needed(code: str, needed: set[str]) -> None:
+def test_what_is_heavy_is_loaded_only_where_it_is_needed(code, needed):
     program = f"import sys\n{code}\nprint(*sys.modules)"
     assert HEAVY & set(python("-c", program).stdout.split()) <= needed
 
 
-def test_who_may_not_use_the_system_service_is_told_how_he_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_may_not_use_the_system_service_is_told_how_he_may(tmp_path, monkeypatch):
     path = tmp_path / "system.sock"
     monkeypatch.setattr(launcher_module, "SYSTEM_SOCKET", path)
     assert launcher_module.barred() == "", "there is no service"
@@ -229,7 +223,7 @@ def test_who_may_not_use_the_system_service_is_told_how_he_may(
         assert "(`sudo usermod -aG cachers $USER`), then log in again" in launcher_module.barred()
 
 
-def test_an_old_daemon_is_not_starting(make: Callable[..., Launcher]) -> None:
+def test_an_old_daemon_is_not_starting(make):
     """One that hangs is told as silent, and noted for the next jobs."""
     launcher = make()
     launcher.root.mkdir(parents=True, exist_ok=True)

@@ -41,11 +41,11 @@ def desk() -> Desk:
     return Desk()
 
 
-def test_equal_items_in_one_request_are_granted_once(desk: Desk) -> None:
+def test_equal_items_in_one_request_are_granted_once(desk):
     assert desk.ask(1, 1, 2, 1).granted == [0, 2]
 
 
-def test_a_lease_has_the_unique_id_of_its_client(desk: Desk) -> None:
+def test_a_lease_has_the_unique_id_of_its_client(desk):
     assert desk.lease(1, lease_id="mine").id == "mine"
     for session in ("s", "t"):
         with pytest.raises(BadRequest, match="a new id"):
@@ -53,7 +53,7 @@ def test_a_lease_has_the_unique_id_of_its_client(desk: Desk) -> None:
     assert len(desk.table) == 1
 
 
-def test_a_lease_forsaken_before_it_is_granted_is_refused(desk: Desk) -> None:
+def test_a_lease_forsaken_before_it_is_granted_is_refused(desk):
     """The request waited in the daemon for longer than its client did."""
     desk.table.forsake("s", ["late"])
     with pytest.raises(BadRequest, match="given up"):
@@ -61,7 +61,7 @@ def test_a_lease_forsaken_before_it_is_granted_is_refused(desk: Desk) -> None:
     assert desk.ask(1).granted == [0]
 
 
-def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None:
+def test_a_lease_acts_with_its_token_and_in_its_session_only(desk):
     lease, other = desk.lease(1), desk.lease(2)
     for session, lease_id, token in [
         ("s", lease.id, other.token), ("s", lease.id, "ü"),
@@ -74,7 +74,7 @@ def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None
     desk.table.begin_commit("s", [(lease.id, lease.token)])
 
 
-def test_beats_without_progress_keep_a_lease_only_for_so_long(desk: Desk) -> None:
+def test_beats_without_progress_keep_a_lease_only_for_so_long(desk):
     desk.lease(1)
     for _ in range(63):
         desk.now += 10
@@ -82,7 +82,7 @@ def test_beats_without_progress_keep_a_lease_only_for_so_long(desk: Desk) -> Non
     assert desk.ask(1, session="t").granted == [0]
 
 
-def test_a_commit_names_leases_of_one_recipe_each_once(desk: Desk) -> None:
+def test_a_commit_names_leases_of_one_recipe_each_once(desk):
     first, second = desk.lease(1, recipe="r"), desk.lease(1, recipe="q")
     pairs = [(first.id, first.token), (second.id, second.token)]
     for wrong in ([], pairs, [pairs[0], pairs[0]]):
@@ -91,7 +91,7 @@ def test_a_commit_names_leases_of_one_recipe_each_once(desk: Desk) -> None:
     assert not first.is_committing and not second.is_committing
 
 
-def test_leases_and_leased_items_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_and_leased_items_are_bounded(desk, monkeypatch):
     monkeypatch.setattr(leases, "MAX_LEASES", 2)
     monkeypatch.setattr(leases, "MAX_LEASED_ITEMS", 5)
     assert desk.ask(1, 2, 3, 4, 5, 6, 7).granted == [0, 1, 2, 3, 4]
@@ -103,7 +103,7 @@ def test_leases_and_leased_items_are_bounded(desk: Desk, monkeypatch: pytest.Mon
         desk.ask(8, session="t")
 
 
-def test_holders_hear_that_somebody_waits_until_he_gives_up(desk: Desk) -> None:
+def test_holders_hear_that_somebody_waits_until_he_gives_up(desk):
     lease = desk.lease(1, session="s")
     assert desk.ask(1, 2, session="t").held == {"s": 1} and not desk.table.waited_for(), "it has something"
     assert desk.ask(1, session="t").held == {"s": 1}

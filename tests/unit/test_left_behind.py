@@ -8,7 +8,6 @@ import re
 import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,7 +66,7 @@ def rows(item: int) -> Any:
     return np.full(1000, item, "i8")
 
 
-def test_a_job_goes_on_with_its_samples_while_a_commit_hangs(daemon: FakeDaemon) -> None:
+def test_a_job_goes_on_with_its_samples_while_a_commit_hangs(daemon):
     bench = Bench(daemon, ITEMS)
     hung = Hung(bench)
     filled = bench.fill()
@@ -82,7 +81,7 @@ def test_a_job_goes_on_with_its_samples_while_a_commit_hangs(daemon: FakeDaemon)
     assert bench.samples() == [i * i for i in ITEMS]
 
 
-def test_while_one_is_left_behind_no_other_is_waited_for(daemon: FakeDaemon) -> None:
+def test_while_one_is_left_behind_no_other_is_waited_for(daemon):
     bench = Bench(daemon, ITEMS, function=rows)
     hung = Hung(bench)
     filled = bench.fill(budget=32 * 40_000)
@@ -103,9 +102,7 @@ def test_while_one_is_left_behind_no_other_is_waited_for(daemon: FakeDaemon) -> 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_uncommitted_samples_are_offered_later(
-    daemon: FakeDaemon, error: Exception, is_offered: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uncommitted_samples_are_offered_later(daemon, error, is_offered, caplog):
     """If it is gone, or its store failed once; not if it refused, which is said. Others may make the items,
     either way."""
     bench = Bench(daemon, ITEMS)
@@ -124,9 +121,7 @@ def test_uncommitted_samples_are_offered_later(
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])
-def test_without_a_file_pending_samples_are_recomputed(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_without_a_file_pending_samples_are_recomputed(daemon, monkeypatch, error):
     bench = Bench(daemon, ITEMS)
 
     class Full(LocalFile):
@@ -140,7 +135,7 @@ def test_without_a_file_pending_samples_are_recomputed(
     assert left_behind(daemon) == 0
 
 
-def test_a_lease_is_given_back_after_the_last_of_its_commits(daemon: FakeDaemon) -> None:
+def test_a_lease_is_given_back_after_the_last_of_its_commits(daemon):
     """One of its items changed, so that the daemon does not end it by itself."""
     bench = Bench(daemon, ITEMS, function=rows, changed=lambda index: ["x"] if index == 30 else [])
     hung = Hung(bench)
@@ -167,9 +162,7 @@ class Refused(artifact.Writer):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
-def test_a_full_filesystem_is_reported_with_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_filesystem_is_reported_with_its_folder(tmp_path, monkeypatch):
     mend = "free space there, make it writable, or "
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -89,9 +89,7 @@ def change_of(project: Project, read: str, change: Callable[[Any], object]) -> b
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.usefixtures("library")
-def test_a_setting_that_the_code_names_counts(
-    project: Project, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_that_the_code_names_counts(project, name, monkeypatch):
     monkeypatch.setattr(random, "random", random.random)  # put back
     assert change_of(project, *READS[name])
 
@@ -114,7 +112,7 @@ DRAWS: dict[str, tuple[Any, str, Callable[[int], Any]]] = {
 
 
 @pytest.mark.parametrize("put", DRAWS)
-def test_what_a_job_puts_in_the_place_of_a_draw_counts(put: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_job_puts_in_the_place_of_a_draw_counts(put, monkeypatch):
     """By its state: only the draws of the global generators are watched."""
 
     def f(x: Any) -> Any:
@@ -130,12 +128,12 @@ def test_what_a_job_puts_in_the_place_of_a_draw_counts(put: str, monkeypatch: py
 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.usefixtures("library")
-def test_what_is_no_setting_or_not_read_does_not_count(project: Project, name: str) -> None:
+def test_what_is_no_setting_or_not_read_does_not_count(project, name):
     assert not change_of(project, *OTHERS[name])
 
 
 @pytest.mark.usefixtures("library")
-def test_what_a_late_library_has_of_another_does_not_count(project: Project) -> None:
+def test_what_a_late_library_has_of_another_does_not_count(project):
     """It is loaded in one job, and not yet in the next."""
     project.write(
         prep="def f(x):\n    import library as lib\n    return lib.wrap(x), lib.search(x), lib.draw()\n"
@@ -149,11 +147,11 @@ def test_what_a_late_library_has_of_another_does_not_count(project: Project) -> 
 @pytest.mark.parametrize(
     "value", [[[0] * 600] * 2, {"a": object()}, OrderedDict.fromkeys(range(1001)), Counter("a")]
 )
-def test_what_is_long_or_no_data_is_no_setting(value: Any) -> None:
+def test_what_is_long_or_no_data_is_no_setting(value):
     assert setting_of("library.value", value) is NONE
 
 
-def test_no_value_stands_for_a_generator_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_value_stands_for_a_generator_that_is_not_loaded(monkeypatch):
     """One that a function may return, where `numpy.random` is loaded or not."""
 
     def f(x: Any, none: Any = NotImplemented) -> Any:
@@ -164,9 +162,7 @@ def test_no_value_stands_for_a_generator_that_is_not_loaded(monkeypatch: pytest.
     assert recipe(f, code="function").digest == before
 
 
-def test_numpys_generator_counts_alike_before_it_is_loaded(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numpys_generator_counts_alike_before_it_is_loaded(project, monkeypatch):
     """Whoever first asks for `numpy.random` loads it; what a job puts there counts."""
     project.write(prep="import numpy as np\ndef f(x): return np.random.rand() * x\n")
     function = project.load().f

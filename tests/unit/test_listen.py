@@ -24,7 +24,7 @@ def settings(tmp_path: Path, **members: object) -> Settings:
     return Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", **members)  # type: ignore[arg-type]
 
 
-def test_the_socket_is_for_its_owner_and_group(tmp_path: Path) -> None:
+def test_the_socket_is_for_its_owner_and_group(tmp_path):
     before = os.umask(0o000)
     try:
         [sock] = listen(settings(tmp_path, group=os.getgid()), {})
@@ -35,23 +35,21 @@ def test_the_socket_is_for_its_owner_and_group(tmp_path: Path) -> None:
         assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, os.getgid())
 
 
-def test_a_folder_made_for_the_socket_is_private_without_a_group(tmp_path: Path) -> None:
+def test_a_folder_made_for_the_socket_is_private_without_a_group(tmp_path):
     for name, group, mode in (("private", None, 0o700), ("shared", os.getgid(), 0o755)):
         [sock] = listen(Settings(root=tmp_path, uds=tmp_path / name / "s.sock", group=group), {})
         with sock:
             assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == mode
 
 
-def test_a_group_that_cannot_get_the_socket_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_that_cannot_get_the_socket_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "chown", mock.Mock(side_effect=PermissionError(errno.EPERM, "no")))
     with pytest.raises(ConfigError, match="usermod -aG"):
         listen(settings(tmp_path, group=12345), {})
     assert not (tmp_path / "s.sock").exists()
 
 
-def test_a_full_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_logged_once(tmp_path, caplog):
     disk = os.statvfs(tmp_path)
     for min_free_bytes, times in ((0, 0), (disk.f_blocks * disk.f_frsize, 1)):
         server, [listener] = build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=min_free_bytes))
@@ -63,9 +61,7 @@ def test_a_full_disk_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert caplog.text.count("nothing can be stored") == caplog.text.count("--min-free") == times
 
 
-def test_ctrl_c_ends_the_command_with_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_ends_the_command_with_one_line(monkeypatch, capsys):
     monkeypatch.setattr(cli, "main", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(SystemExit) as caught:
         __main__.main()
@@ -73,7 +69,7 @@ def test_ctrl_c_ends_the_command_with_one_line(
     assert capsys.readouterr().err == "prepcached: interrupted\n"
 
 
-def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path) -> None:
+def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path):
     [sock] = listen(settings(tmp_path), {})
     with sock:
         with pytest.raises(ConfigError, match="another daemon listens there"):
@@ -82,20 +78,20 @@ def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path) -> Non
             client.connect(str(tmp_path / "s.sock"))
 
 
-def test_a_file_is_not_replaced_by_a_socket(tmp_path: Path) -> None:
+def test_a_file_is_not_replaced_by_a_socket(tmp_path):
     (tmp_path / "s.sock").write_text("somebody's")
     with pytest.raises(ConfigError, match="is not a socket"):
         listen(settings(tmp_path), {})
     assert (tmp_path / "s.sock").read_text() == "somebody's"
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--uds another path"):
         listen(Settings(root=tmp_path, uds=tmp_path / "file" / "s.sock"), {})
 
 
-def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_refused(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -104,14 +100,14 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
             listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=port, token="x" * 16), {})
 
 
-def test_a_tcp_listener_disables_delays(tmp_path: Path) -> None:
+def test_a_tcp_listener_disables_delays(tmp_path):
     [sock] = listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0, token="x" * 16), {})
     with sock:
         assert sock.proto == socket.IPPROTO_TCP
         assert not sock.get_inheritable()
 
 
-def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
+def test_sockets_for_another_process_are_not_taken(tmp_path):
     environ = {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1"}
     assert not is_activated(environ)
     assert not is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
@@ -119,13 +115,13 @@ def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     sock.close()
 
 
-def test_a_unix_peer_is_who_the_kernel_says() -> None:
+def test_a_unix_peer_is_who_the_kernel_says():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert Peer.of(ours) == Peer(os.getuid(), os.getpid())
 
 
-def test_the_highest_uid_is_not_taken_for_ours() -> None:
+def test_the_highest_uid_is_not_taken_for_ours():
     """Negative uids are the daemon's own words: who has the token, those who are trusted (auth.py)."""
 
     class Connection:
@@ -137,7 +133,7 @@ def test_the_highest_uid_is_not_taken_for_ours() -> None:
     assert Peer.of(Connection()) == Peer(2**32 - 2, 7)
 
 
-def test_a_pidfd_is_of_the_peer_where_it_can_be_seen() -> None:
+def test_a_pidfd_is_of_the_peer_where_it_can_be_seen():
     assert Peer(os.getuid(), 0).open_pidfd() is None
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -148,7 +144,7 @@ def test_a_pidfd_is_of_the_peer_where_it_can_be_seen() -> None:
     os.close(pidfd)
 
 
-def test_a_process_that_is_gone_gives_no_pidfd() -> None:
+def test_a_process_that_is_gone_gives_no_pidfd():
     with subprocess.Popen(["true"]) as child:
         pass
     with pytest.raises(ProcessLookupError):

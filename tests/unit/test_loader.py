@@ -8,7 +8,6 @@ import pickle
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ class Scaled:
         return index * SCALE.get()
 
 
-def test_samples_see_the_context_variables_of_whoever_iterates() -> None:
+def test_samples_see_the_context_variables_of_whoever_iterates():
     token = SCALE.set(10)
     try:
         batches = list(Loader(Scaled(), batch_size=3))
@@ -67,9 +66,7 @@ def test_samples_see_the_context_variables_of_whoever_iterates() -> None:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_epochs_equal_a_dataloaders_with_the_same_generator(
-    stored: Stored, shuffle: bool, drop_last: bool
-) -> None:
+def test_epochs_equal_a_dataloaders_with_the_same_generator(stored, shuffle, drop_last):
     arguments: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "drop_last": drop_last}
     loader = Loader(stored, generator=seeded(), **arguments)
     plain = DataLoader(stored, generator=seeded(), **arguments)
@@ -78,7 +75,7 @@ def test_epochs_equal_a_dataloaders_with_the_same_generator(
         assert same(list(loader), list(plain))
 
 
-def test_memory_is_used_again_for_batches_that_nobody_keeps(stored: Stored) -> None:
+def test_memory_is_used_again_for_batches_that_nobody_keeps(stored):
     loader = Loader(stored, 8)
     addresses = {images.data_ptr() for _ in range(10) for images, _ in loader if len(images) == 8}
     assert len(addresses) <= AHEAD + 4
@@ -86,7 +83,7 @@ def test_memory_is_used_again_for_batches_that_nobody_keeps(stored: Stored) -> N
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("given", [0, 1, 3, 5])
-def test_an_epoch_left_early_draws_as_a_dataloader_does(drop_last: bool, given: int) -> None:
+def test_an_epoch_left_early_draws_as_a_dataloader_does(drop_last, given):
     arguments: dict[str, Any] = {"batch_size": 4, "shuffle": True, "drop_last": drop_last}
     loader = Loader(range(COUNT), generator=seeded(), **arguments)
     plain = DataLoader(range(COUNT), generator=seeded(), **arguments)  # type: ignore[arg-type]
@@ -94,7 +91,7 @@ def test_an_epoch_left_early_draws_as_a_dataloader_does(drop_last: bool, given: 
     assert same(list(loader), list(plain))
 
 
-def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
+def test_a_consumer_that_leaves_ends_the_thread(stored):
     loader = Loader(stored, 1)
     for _ in loader:
         break
@@ -115,7 +112,7 @@ class Broken(Stored):
         return super().__getitems__(indices)
 
 
-def test_an_error_reaches_the_consumer_at_its_batch(stored: Stored) -> None:
+def test_an_error_reaches_the_consumer_at_its_batch(stored):
     given = []
     with pytest.raises(ValueError, match="sample 9"):
         for _, found in Loader(Broken(stored.rows), 4):
@@ -125,7 +122,7 @@ def test_an_error_reaches_the_consumer_at_its_batch(stored: Stored) -> None:
         thread.join()
 
 
-def test_any_data_set_will_do(stored: Stored) -> None:
+def test_any_data_set_will_do(stored):
     plain = [(torch.ones(2) * i, i) for i in range(5)]
     assert numbers(Loader(plain, 2)) == [[0, 1], [2, 3], [4]]
     assert numbers(Loader(Subset(stored, [5, 3, 9]), 2)) == [[5, 3], [9]]
@@ -133,7 +130,7 @@ def test_any_data_set_will_do(stored: Stored) -> None:
     assert numbers(Loader(plain[:1], 2)) == [[0]]
 
 
-def test_a_collation_of_ones_own_is_used(tmp_path: Path) -> None:
+def test_a_collation_of_ones_own_is_used(tmp_path):
     dataset = Stored(rows_of(tmp_path, [(torch.arange(i), i) for i in range(5)]))
     batches = list(Loader(dataset, 3, collate_fn=pad_collate(-1)))
     assert batches[0][0].tolist() == [[-1, -1], [0, -1], [0, 1]]
@@ -144,7 +141,7 @@ def len_of(samples: Any) -> list[int]:
     return [len(samples)]
 
 
-def test_batch_sizes_that_cannot_work_are_refused(stored: Stored) -> None:
+def test_batch_sizes_that_cannot_work_are_refused(stored):
     for size in (None, "8"):
         with pytest.raises(TypeError, match="batch_size must be an integer, not"):
             Loader(stored, size)  # type: ignore[arg-type]
@@ -153,7 +150,7 @@ def test_batch_sizes_that_cannot_work_are_refused(stored: Stored) -> None:
     assert len(Loader(stored, np.int64(8))) == 3
 
 
-def test_what_has_no_positions_is_refused() -> None:
+def test_what_has_no_positions_is_refused():
     with pytest.raises(TypeError, match="takes a map-style data set, not NoneType"):
         Loader(None)
     with pytest.raises(TypeError, match=r"callable as collate_fn\(samples\), not 5"):
@@ -182,9 +179,7 @@ class _OneAtATime(torch.utils.data.Dataset[Any]):
             return torch.tensor(index)
 
 
-def test_an_epoch_that_ends_in_anothers_thread_is_not_awaited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_epoch_that_ends_in_anothers_thread_is_not_awaited(monkeypatch):
     """The garbage collector ends it there, while that thread has what the epoch's own waits for."""
     monkeypatch.setattr(loader_module, "LEAVE_S", None)
     one_at_a_time = _OneAtATime()
@@ -222,7 +217,7 @@ assert next(builtins.epoch).tolist() == [0, 1]
 """
 
 
-def test_an_epoch_kept_to_the_end_of_a_process_ends_silently() -> None:
+def test_an_epoch_kept_to_the_end_of_a_process_ends_silently():
     """Its thread ends before the interpreter kills threads, which aborts in the middle of torch's code."""
     done = python("-c", KEPT)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -245,12 +240,12 @@ raise KeyError("left")
 """
 
 
-def test_a_process_ends_in_the_middle_of_a_slow_batch() -> None:
+def test_a_process_ends_in_the_middle_of_a_slow_batch():
     assert python("-c", STUCK, code=1).stderr.endswith("KeyError: 'left'\n")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_an_epoch_does_not_go_on_in_a_forked_process() -> None:
+def test_an_epoch_does_not_go_on_in_a_forked_process():
     """The thread is not there: waiting for its batches would be for ever."""
     epoch = iter(Loader(list(range(9)), 2))
     next(epoch)
@@ -267,7 +262,7 @@ def test_an_epoch_does_not_go_on_in_a_forked_process() -> None:
 
 
 @pytest.mark.parametrize("send", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
-def test_a_loader_goes_to_another_process_as_a_dataloader_does(send: Any) -> None:
+def test_a_loader_goes_to_another_process_as_a_dataloader_does(send):
     loader = Loader(list(range(6)), 2)
     epoch = iter(loader)
     next(epoch)

@@ -4,7 +4,6 @@ import gc
 import os
 import pickle
 from collections import UserDict
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from unittest import mock
@@ -15,7 +14,7 @@ import torch
 from prepcache.collate import Padded
 from prepcache.loader import Copier, Loader, map_tensors
 from support.artifacts import same
-from support.gpu import Gpu, gpu
+from support.gpu import gpu
 from support.rows import Stored, rows_of, stored_images
 
 __all__ = ["gpu"]
@@ -39,9 +38,7 @@ def seen(work: list[list[list[torch.Tensor]]]) -> list[list[torch.Tensor]]:
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["copies at once", "copies late"])
 @pytest.mark.parametrize("is_waited_for", [True, False], ids=["a step at a time", "the device behind"])
-def test_what_the_device_reads_is_what_was_gathered(
-    stored: Stored, gpu: Gpu, is_waited_for: bool, is_early: bool
-) -> None:
+def test_what_the_device_reads_is_what_was_gathered(stored, gpu, is_waited_for, is_early):
     """Host memory is not used again before it is copied, nor the device's before it is read."""
     gpu.is_early = is_early
     loader, work = Loader(stored, 4, device="cuda"), []
@@ -55,7 +52,7 @@ def test_what_the_device_reads_is_what_was_gathered(
     assert same(seen(work), 2 * of_one_thread(stored, 4))
 
 
-def test_memory_being_copied_outlives_the_loader(stored: Stored, gpu: Gpu) -> None:
+def test_memory_being_copied_outlives_the_loader(stored, gpu):
     kept = list(Loader(stored, 4, device="cuda"))
     gc.collect()
     work = [[gpu.read(tensor) for tensor in batch] for batch in kept]
@@ -64,7 +61,7 @@ def test_memory_being_copied_outlives_the_loader(stored: Stored, gpu: Gpu) -> No
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_leaves_the_device_alone(stored: Stored, gpu: Gpu) -> None:
+def test_a_forked_process_leaves_the_device_alone(stored, gpu):
     """To free the device's memory there, or to ask the device anything, would abort the process."""
     loader = Loader(stored, 4, device="cuda")
     epoch = iter(loader)
@@ -87,7 +84,7 @@ def test_a_forked_process_leaves_the_device_alone(stored: Stored, gpu: Gpu) -> N
     assert len(list(epoch)) == COUNT // 4 - 1
 
 
-def test_a_device_without_a_number_is_the_one_that_was_current(stored: Stored, gpu: Gpu) -> None:
+def test_a_device_without_a_number_is_the_one_that_was_current(stored, gpu):
     gpu.current = 1
     loader = Loader(stored, 4, device="cuda")
     gpu.current = 0
@@ -103,7 +100,7 @@ class Batched(UserDict[str, Any]):
         self.note = note
 
 
-def test_every_tensor_in_containers_of_any_type_is_sent() -> None:
+def test_every_tensor_in_containers_of_any_type_is_sent():
     inner = {"c": [torch.zeros(1), ("x", "y")], "d": Padded(torch.ones(1), None)}
     batch = Batched({"a": torch.ones(2), "b": inner}, "note")
     sent = map_tensors(batch, lambda tensor: tensor + 1)
@@ -115,7 +112,7 @@ def test_every_tensor_in_containers_of_any_type_is_sent() -> None:
     assert same(fixed, {"a": torch.full((1,), 2.0)})
 
 
-def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
+def test_batches_are_sent_to_devices_of_any_type(tmp_path):
     dataset = Stored(rows_of(tmp_path, [({"a": torch.ones(2) * i}, i) for i in range(5)]))
     for named, number in Loader(dataset, 3, device="meta"):
         assert named["a"].device.type == number.device.type == "meta"
@@ -124,7 +121,7 @@ def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
-def test_a_batch_for_the_cpu_is_what_the_collate_function_gave(device: Any) -> None:
+def test_a_batch_for_the_cpu_is_what_the_collate_function_gave(device):
     given: list[Any] = []
 
     def collate(samples: list[int]) -> Any:
@@ -135,9 +132,7 @@ def test_a_batch_for_the_cpu_is_what_the_collate_function_gave(device: Any) -> N
     assert [id(batch) for batch in list(loader)] == [id(batch) for batch in given]
 
 
-def test_a_loader_sent_to_where_its_device_is_missing_says_so(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loader_sent_to_where_its_device_is_missing_says_so(gpu, monkeypatch):
     sent = pickle.dumps(Loader(list(range(4)), 2, device="cuda:0"))
     monkeypatch.setattr(torch.cuda, "Stream", mock.Mock(side_effect=RuntimeError("Found no driver")))
     with pytest.raises(RuntimeError, match=r"cannot be used: Found no driver.* stay on the CPU"):
@@ -145,14 +140,14 @@ def test_a_loader_sent_to_where_its_device_is_missing_says_so(
 
 
 @pytest.mark.parametrize("device", ["xpu", "cuda:0"])
-def test_a_missing_device_is_an_error_at_once(stored: Stored, device: str) -> None:
+def test_a_missing_device_is_an_error_at_once(stored, device):
     if getattr(torch, device.partition(":")[0]).is_available():
         pytest.skip("needs a machine without the device")
     with pytest.raises(RuntimeError, match=f"'{device}' cannot be used: .* stay on the CPU"):
         Loader(stored, device=device)
 
 
-def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
+def test_a_packed_sequence_keeps_its_sizes_on_the_cpu():
     """torch reads them there."""
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(5, 3)], enforce_sorted=False)
     moved = map_tensors([packed], lambda tensor: tensor.to("meta"))[0]
@@ -163,7 +158,7 @@ def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
     assert map_tensors(ordered, lambda tensor: tensor.to("meta")).sorted_indices is None
 
 
-def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu: Gpu) -> None:
+def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu):
     """It cannot be kept for a stream: `record_stream` knows dense ones only."""
     copier, sparse = Copier(torch.device("cuda", 0)), torch.eye(3).to_sparse()
     dense, left = copier.begin([torch.ones(2), sparse])[0]

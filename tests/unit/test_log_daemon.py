@@ -12,7 +12,7 @@ import pytest
 from prepcached.log import MAX_CHARS, REQUEST_ID, JsonFormatter, TextFormatter
 
 
-def test_a_line_is_bounded_and_printable() -> None:
+def test_a_line_is_bounded_and_printable():
     record = logging.LogRecord(
         "a", logging.ERROR, "", 1, "begins %s ends", ("\x1b[2J\u202e\n" * MAX_CHARS,), None
     )
@@ -21,7 +21,7 @@ def test_a_line_is_bounded_and_printable() -> None:
     assert line.isprintable()
 
 
-def test_json_lines_hold_the_exception_and_the_request() -> None:
+def test_json_lines_hold_the_exception_and_the_request():
     token = REQUEST_ID.set("0123abcd")
     try:
         raise ValueError("bad\nnews")
@@ -36,7 +36,7 @@ def test_json_lines_hold_the_exception_and_the_request() -> None:
 
 
 @pytest.mark.parametrize(("offset", "begins"), [(0, ["<4>", "<3>"]), (1, ["202", "202"])])
-def test_lines_for_the_journal_begin_with_their_priority(offset: int, begins: list[str]) -> None:
+def test_lines_for_the_journal_begin_with_their_priority(offset, begins):
     ours, theirs = os.pipe()
     status = os.fstat(theirs)
     code = "import logging; from prepcached import log; log.configure('warning')\n"
@@ -48,6 +48,6 @@ def test_lines_for_the_journal_begin_with_their_priority(offset: int, begins: li
         assert [line[:3] for line in lines] == begins
 
 
-def test_a_closed_standard_error_ends_no_daemon() -> None:
+def test_a_closed_standard_error_ends_no_daemon():
     code = "import logging; from prepcached import log; log.configure('warning'); logging.error('a')"
     subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code], check=True)

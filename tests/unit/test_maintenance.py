@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -43,9 +42,7 @@ class Fake:
 
 @pytest.mark.parametrize("merges", [True, False], ids=["merge", "scrub"])
 @pytest.mark.parametrize("fault", [None, StoreError("the disk says no")])
-def test_what_was_read_puts_off_what_is_read_next(
-    fault: Exception | None, merges: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_read_puts_off_what_is_read_next(fault, merges, monkeypatch):
     store = Fake(3600 * DISK_BYTES_PER_S, fault, merges=merges)
     work = Maintenance(cast(Store, store))
     rests: list[float] = []
@@ -73,7 +70,7 @@ class Reading(Fake):
             self.is_maintained.set()
 
 
-def test_eviction_waits_for_no_artifact_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eviction_waits_for_no_artifact_that_is_read(monkeypatch):
     """Another program may fill the disk while a scrub reads gigabytes."""
     monkeypatch.setattr(maintenance, "TURN_S", 0.01)
     store = Reading(0, merges=False)
@@ -86,7 +83,7 @@ def test_eviction_waits_for_no_artifact_that_is_read(monkeypatch: pytest.MonkeyP
         work.stop()
 
 
-def test_an_app_leaves_its_process_as_it_is(tmp_path: Path) -> None:
+def test_an_app_leaves_its_process_as_it_is(tmp_path):
     """Only `prepcached serve` is a process of its own."""
     before = sys.getswitchinterval()
     with serving(tmp_path):

@@ -37,7 +37,7 @@ def scaled(item: int, by: int) -> torch.Tensor:
     return torch.full((3,), item * by)
 
 
-def test_expand_and_lazy_exclude_each_other() -> None:
+def test_expand_and_lazy_exclude_each_other():
     with pytest.raises(ValueError, match="lazy=True and expand=True exclude each other"):
         prepcache.CachedDataset([1], nothing, expand=True, lazy=True)
 
@@ -120,15 +120,13 @@ def without() -> int: ...
         (without, {}, r"without\(\) .* cannot be called as without\(item\): too many"),
     ],
 )
-def test_a_config_that_does_not_fit_the_function_is_refused(
-    function: Any, config: dict[str, int] | None, words: str
-) -> None:
+def test_a_config_that_does_not_fit_the_function_is_refused(function, config, words):
     with pytest.raises(TypeError, match=f"^{words}"):
         check_keywords(function, config)
 
 
 @pytest.mark.parametrize("opened", [prepcache.CachedDataset, prepcache.CachedIterableDataset])
-def test_a_missing_config_key_is_found_at_the_opening(opened: Any) -> None:
+def test_a_missing_config_key_is_found_at_the_opening(opened):
     with pytest.raises(TypeError, match=r"^scaled\(item: .*: missing a required argument: 'by'$"):
         opened([1], scaled, lazy=True)
 
@@ -151,7 +149,7 @@ def test_a_missing_config_key_is_found_at_the_opening(opened: Any) -> None:
         (torch.nn.Identity(), {}),
     ],
 )
-def test_a_config_that_fits_the_function_is_taken(function: Any, config: dict[str, int]) -> None:
+def test_a_config_that_fits_the_function_is_taken(function, config):
     check_keywords(Called(), {"any": 3})
     ds = prepcache.CachedDataset([()], function, config, lazy=True, code=None, version="1")
     assert len(ds) == 1
@@ -167,13 +165,13 @@ def test_a_config_that_fits_the_function_is_taken(function: Any, config: dict[st
         (lambda **options: prepcache.CachedDataset.wrap([1], key=abs, **options), "CachedDataset.wrap"),
     ],
 )
-def test_a_misspelt_option_names_what_was_called(called: Any, name: str) -> None:
+def test_a_misspelt_option_names_what_was_called(called, name):
     with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'num_worker'$"):
         called(num_worker=2)
 
 
 @pytest.mark.parametrize("options", [{}, {"lazy": True}], ids=["at opening", "on access"])
-def test_an_error_of_the_function_is_the_cause_of_ours(options: Any) -> None:
+def test_an_error_of_the_function_is_the_cause_of_ours(options):
     with pytest.raises(prepcache.PreprocessError, match=r"item 1 .* failed: KeyError") as raised:
         prepcache.CachedDataset([0, 4], raising, progress=False, **options)[1]
     cause = raised.value.__cause__
@@ -186,7 +184,7 @@ def test_an_error_of_the_function_is_the_cause_of_ours(options: Any) -> None:
     assert (type(sent), sent.item) == (prepcache.PreprocessError, "4")
 
 
-def test_a_recipe_brings_its_function_and_options() -> None:
+def test_a_recipe_brings_its_function_and_options():
     recipe = prepcache.recipe(scaled, config={"by": 3}, version="2", name="mine")
     ds = prepcache.CachedDataset([1, 2], recipe, progress=False)
     assert ds[1].tolist() == [6, 6, 6] and (ds.name, ds.recipe) == ("mine", recipe)
@@ -203,14 +201,14 @@ def by_global(item: int) -> int:
     return item * FACTOR
 
 
-def test_a_recipe_of_what_changed_since_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_of_what_changed_since_is_refused(monkeypatch):
     recipe = prepcache.recipe(by_global)
     monkeypatch.setitem(globals(), "FACTOR", 3)
     with pytest.raises(UnkeyableError, match="changed since the recipe was created"):
         prepcache.CachedDataset([1], recipe)
 
 
-def test_a_slice_of_a_memmap_is_a_sample(tmp_path: Path) -> None:
+def test_a_slice_of_a_memmap_is_a_sample(tmp_path):
     from prepcache import artifact
     from support.artifacts import write
 
@@ -224,7 +222,7 @@ def test_a_slice_of_a_memmap_is_a_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["num_workers", "pin_memory", "sampler"])
-def test_a_loader_says_what_to_use_for_a_dataloaders_option(name: str) -> None:
+def test_a_loader_says_what_to_use_for_a_dataloaders_option(name):
     options: Any = {name: 2}
     with pytest.raises(TypeError, match=f"a prepcache.Loader takes no {name}=: .*(thread|device|Subset)"):
         prepcache.Loader([1, 2], 2, **options)
@@ -248,7 +246,7 @@ prepcache.CachedDataset([1, 2, 3], interrupted, expand=True, version="1", code=N
 """
 
 
-def test_empty_and_interrupted_fills_are_reported_briefly(tmp_path: Path) -> None:
+def test_empty_and_interrupted_fills_are_reported_briefly(tmp_path):
     (tmp_path / "job.py").write_text(EXPANDED_AND_INTERRUPTED)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support" / "no_torch")}
     environ["PREPCACHE_URL"] = f"unix://{tmp_path}/nobody.sock"

@@ -55,9 +55,7 @@ def _put(value: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Kept, Answering])
 @pytest.mark.parametrize("read", READS)
-def test_an_object_in_the_place_of_a_module_counts_by_value(
-    placed: Project, read: str, kind: type[Any]
-) -> None:
+def test_an_object_in_the_place_of_a_module_counts_by_value(placed, read, kind):
     placed.write(prep=READS[read])
     found = kind()
     _put(found)
@@ -70,7 +68,7 @@ def test_an_object_in_the_place_of_a_module_counts_by_value(
     assert placed.digest() == before
 
 
-def test_a_library_s_object_counts_by_what_is_read_of_it(placed: Project) -> None:
+def test_a_library_s_object_counts_by_what_is_read_of_it(placed):
     placed.write(prep=READS["imported within"])
     found: Any = Kept()
     found.__file__, found.other = colorsys.__file__, 1
@@ -83,7 +81,7 @@ def test_a_library_s_object_counts_by_what_is_read_of_it(placed: Project) -> Non
     assert recipe(function).digest != before
 
 
-def test_a_module_that_must_not_be_imported_is_none(placed: Project) -> None:
+def test_a_module_that_must_not_be_imported_is_none(placed):
     placed.write(prep="import pack\ndef f(x): return getattr(pack.settings, 'k', x)")
     del sys.modules["pack.settings"]
     without = placed.digest()
@@ -91,7 +89,7 @@ def test_a_module_that_must_not_be_imported_is_none(placed: Project) -> None:
     assert placed.digest() == without
 
 
-def test_an_import_by_a_computed_name_that_finds_one_is_let_be(placed: Project) -> None:
+def test_an_import_by_a_computed_name_that_finds_one_is_let_be(placed):
     placed.write(prep="import importlib\ndef f(x): return importlib.import_module(str('set') + 'tings').k")
     _put(Kept())
     observer = Observer(placed.recipe())
@@ -101,7 +99,7 @@ def test_an_import_by_a_computed_name_that_finds_one_is_let_be(placed: Project) 
     assert observer.taken() == []
 
 
-def test_a_mock_in_the_place_of_a_module_has_no_key(placed: Project) -> None:
+def test_a_mock_in_the_place_of_a_module_has_no_key(placed):
     """As in jobs that do without a library."""
     placed.write(prep=READS["imported within"])
     sys.modules["settings"] = mock.MagicMock()
@@ -115,7 +113,7 @@ class Endless:
         return {"inner": Endless()}
 
 
-def test_the_path_to_what_has_no_end_is_cut_in_a_message() -> None:
+def test_the_path_to_what_has_no_end_is_cut_in_a_message():
     with pytest.raises(UnkeyableError, match=r"^items\[0\].inner") as refused:
         prepcache.item_digest(Endless())
     assert len(refused.value.message) < 250

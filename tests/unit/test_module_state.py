@@ -55,9 +55,7 @@ SET = {
 
 @BOTH
 @pytest.mark.parametrize("name", SET)
-def test_what_the_job_set_in_a_loaded_module_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str, code: str
-) -> None:
+def test_what_the_job_set_in_a_loaded_module_counts(project, monkeypatch, name, code):
     """The helper is not loaded: what it will read is."""
     helper, change = SET[name]
     project.write(prep=PREP, settings=SETTINGS, helper=helper, second=SECOND)
@@ -71,7 +69,7 @@ def test_what_the_job_set_in_a_loaded_module_counts(
 
 
 @BOTH
-def test_a_module_bound_by_a_computed_name_counts(project: Project, code: str) -> None:
+def test_a_module_bound_by_a_computed_name_counts(project, code):
     project.write(
         be_a="def g(x): return x",
         helper="import importlib\nimpl = importlib.import_module('be_' + 'A'.lower())\n",
@@ -82,7 +80,7 @@ def test_a_module_bound_by_a_computed_name_counts(project: Project, code: str) -
     assert project.recipe(code=code).digest != before.digest
 
 
-def test_what_only_loading_a_module_uses_is_not_refused(project: Project) -> None:
+def test_what_only_loading_a_module_uses_is_not_refused(project):
     """The file that `with open(...) as file` leaves behind has no stable bytes."""
     project.put("size.txt", "3")
     project.write(
@@ -118,7 +116,7 @@ COMPUTED = {
 
 @BOTH
 @pytest.mark.parametrize("how", COMPUTED)
-def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, how: str, code: str) -> None:
+def test_a_loaded_module_looked_up_by_a_computed_name_counts(project, how, code):
     """With what it imports, and what the job has set in it."""
     project.write(
         prep=COMPUTED[how],
@@ -136,7 +134,7 @@ def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, h
     assert len({*digests, recipe(function, code=code).digest}) == 3
 
 
-def test_a_chain_too_deep_in_a_loaded_module_is_refused(project: Project) -> None:
+def test_a_chain_too_deep_in_a_loaded_module_is_refused(project):
     """No class stands for it, as for what has no bytes: what is deep in it would not count."""
     project.write(
         prep="import sys\ndef f(x): return sys.modules['hel' + x].CHAIN",
@@ -149,7 +147,7 @@ def test_a_chain_too_deep_in_a_loaded_module_is_refused(project: Project) -> Non
 
 
 @BOTH
-def test_what_is_not_read_of_a_module_looked_up_does_not_count(project: Project, code: str) -> None:
+def test_what_is_not_read_of_a_module_looked_up_does_not_count(project, code):
     """Under names that the code reads as its own globals, or from modules that it names."""
     project.write(
         prep="import os, sys\npool = 1\ndef f(x): return sys.modules['hel' + x]._SIZE, pool, os.getpid()",
@@ -162,7 +160,7 @@ def test_what_is_not_read_of_a_module_looked_up_does_not_count(project: Project,
     assert not [label for label in made.parts["code"]["values"] if label.startswith("other.")]
 
 
-def test_what_an_imported_modules_package_holds_is_not_refused(project: Project) -> None:
+def test_what_an_imported_modules_package_holds_is_not_refused(project):
     project.write(
         prep="def f(x):\n    from zoo.one import load\n    return load(x)\n",
         zoo____init__="from . import two\n",
@@ -184,7 +182,7 @@ HELD = {
 
 @BOTH
 @pytest.mark.parametrize("held", HELD)
-def test_what_a_computed_name_may_lead_to_is_not_refused(project: Project, held: str, code: str) -> None:
+def test_what_a_computed_name_may_lead_to_is_not_refused(project, held, code):
     """What stands beside what has no stable bytes counts as it is."""
     source = "class A:\n    def __init__(self, k): self.k = k\n    def m(self): return self.k\n"
     project.write(prep=COMPUTED["sys.modules[...]"], helper=f"{source}_SIZE = [{HELD[held]}, A(0)]")
@@ -196,7 +194,7 @@ def test_what_a_computed_name_may_lead_to_is_not_refused(project: Project, held:
 
 
 @BOTH
-def test_names_that_an_imported_module_binds_are_not_looked_up(project: Project, code: str) -> None:
+def test_names_that_an_imported_module_binds_are_not_looked_up(project, code):
     project.write(
         prep=COMPUTED["in a module that it imports"],
         late="SIZES = [1]\ndef g(x): return __import__('hel' + x)._SIZE",
@@ -215,7 +213,7 @@ LED_TO = {
 
 @BOTH
 @pytest.mark.parametrize("how", LED_TO)
-def test_what_code_that_a_computed_name_leads_to_reads(project: Project, how: str, code: str) -> None:
+def test_what_code_that_a_computed_name_leads_to_reads(project, how, code):
     """Its own objects' attributes lead to no other module; a module that it looks up itself counts."""
     source, is_counted = LED_TO[how]
     project.write(prep=COMPUTED["sys.modules[...]"], helper=source, other="pool = 1")
@@ -225,7 +223,7 @@ def test_what_code_that_a_computed_name_leads_to_reads(project: Project, how: st
     assert ("other.pool" in recipe(function, code=code).parts["code"]["values"]) is is_counted
 
 
-def test_a_value_has_its_place_in_config_first(project: Project) -> None:
+def test_a_value_has_its_place_in_config_first(project):
     """Whatever is loaded: a module that may be looked up counts after all else."""
     project.write(prep=COMPUTED["sys.modules[...]"], helper="class A: pass\n_SIZE = A()\n_SIZE.k = 1")
     function = project.load().f
@@ -235,7 +233,7 @@ def test_a_value_has_its_place_in_config_first(project: Project) -> None:
 
 
 @BOTH
-def test_what_calls_load_by_computed_names_is_no_change(project: Project, code: str) -> None:
+def test_what_calls_load_by_computed_names_is_no_change(project, code):
     """What the job sets in it then is one."""
     project.write(prep="def f(x): return __import__('hel' + x)._SIZE", helpa="_SIZE = 1", helpb="_SIZE = 2")
     function = project.load().f
@@ -260,7 +258,7 @@ OWN = {
 
 @BOTH
 @pytest.mark.parametrize("by", ["sys.modules", "s.modules", "getattr(sys, 'modules')", "t.modules"])
-def test_what_a_function_finds_by_the_name_of_its_module_counts(project: Project, by: str, code: str) -> None:
+def test_what_a_function_finds_by_the_name_of_its_module_counts(project, by, code):
     project.write(
         prep=f"import sys, sys as t\ndef f(x):\n    import sys as s\n    return {by}[__name__]._SIZE"
     )
@@ -270,7 +268,7 @@ def test_what_a_function_finds_by_the_name_of_its_module_counts(project: Project
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_what_the_job_loads_in_a_fill_is_no_change(project: Project) -> None:
+def test_what_the_job_loads_in_a_fill_is_no_change(project):
     """Also where code may look any module up."""
     project.write(prep=f"K = 1\n{COMPUTED['__import__']}", later="_SIZE = 1")
     made = project.recipe()
@@ -289,9 +287,7 @@ SCRIPT = {
 
 @BOTH
 @pytest.mark.parametrize("how", SCRIPT)
-def test_what_the_script_holds_counts_where_its_name_leads_there(
-    project: Project, how: str, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_script_holds_counts_where_its_name_leads_there(project, how, code, monkeypatch):
     project.write(prep=SCRIPT[how], late="import sys\ndef g(x): return sys.modules['__main__']._SIZE")
     function, script = project.load().f, ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", script)
@@ -303,7 +299,7 @@ def test_what_the_script_holds_counts_where_its_name_leads_there(
 
 
 @pytest.mark.parametrize("how", OWN)
-def test_a_look_up_that_leads_to_no_other_module_counts_none(project: Project, how: str) -> None:
+def test_a_look_up_that_leads_to_no_other_module_counts_none(project, how):
     project.write(prep=f"import sys\nK = 1\n{OWN[how]}", helper="K = 1", modules="K = 1")
     function = project.load().f
     before = recipe(function).digest
@@ -322,9 +318,7 @@ READS = {
 
 @BOTH
 @pytest.mark.parametrize("name", READS)
-def test_a_setting_of_a_library_counts_once_it_was_set(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str, code: str
-) -> None:
+def test_a_setting_of_a_library_counts_once_it_was_set(project, monkeypatch, name, code):
     project.write(
         prep=f"def f(x):\n    {READS[name]}\n",
         helper="from PIL import ImageFile\ndef g(x): return ImageFile.MAXBLOCK\n",
@@ -337,9 +331,7 @@ def test_a_setting_of_a_library_counts_once_it_was_set(
 
 
 @pytest.mark.parametrize("name", ["ascii_letters", "SCALE"])
-def test_what_a_library_computes_or_was_given_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_a_library_computes_or_was_given_counts(project, monkeypatch, name):
     project.write(prep=f"def f(x):\n    import string\n    return string.{name}\n")
     before = project.digest()
     monkeypatch.setattr(string, name, "abc", raising=False)
@@ -389,7 +381,7 @@ def _called(module: ModuleType, code: str = "script") -> tuple[Recipe, RecipeGua
 
 @BOTH
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_job_changes_in_what_calls_loaded_counts(module: ModuleType, name: str, code: str) -> None:
+def test_what_a_job_changes_in_what_calls_loaded_counts(module, name, code):
     """For an open data set and for a later one. The open one takes an object for changed by its own calls."""
     _, guard = _called(module, code)
     fill(guard)
@@ -402,7 +394,7 @@ def test_what_a_job_changes_in_what_calls_loaded_counts(module: ModuleType, name
 
 
 @BOTH
-def test_a_setting_before_the_first_call_is_a_change(module: ModuleType, code: str) -> None:
+def test_a_setting_before_the_first_call_is_a_change(module, code):
     made = recipe(module.f, code=code)
     job = Job(module.f, {}, guard=RecipeGuard(made))
     importlib.import_module("helper").K = 7.0

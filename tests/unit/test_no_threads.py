@@ -8,7 +8,6 @@ import pytest
 from prepcache.daemon import heartbeat, waits
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill import commit
-from support.fake_session import FakeDaemon
 from support.fills import AccessJob, daemon_fixture, left_behind  # noqa: F401
 from support.fills import Bench as FillBench
 from support.sessions import Bench, SomeRecipe, bench_fixture  # noqa: F401
@@ -29,16 +28,14 @@ def refuse(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
     monkeypatch.setattr(module, "threading", SimpleNamespace(**kept))
 
 
-def test_a_session_that_nobody_could_keep_is_not_used(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_session_that_nobody_could_keep_is_not_used(bench, monkeypatch, caplog):
     refuse(monkeypatch, heartbeat)
     with pytest.raises(DaemonUnreachable, match="its session cannot be kept alive: can't start new thread"):
         bench.session.resolve(SomeRecipe())
     assert bench.session.is_gone and len(caplog.records) == 1
 
 
-def test_a_fill_ends_where_no_thread_can_commit(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fill_ends_where_no_thread_can_commit(daemon, monkeypatch):
     """What it made is committed at the end of the process."""
     monkeypatch.setattr(waits, "SPARE_S", 0.05)
     refuse(monkeypatch, commit)

@@ -5,7 +5,6 @@ import concurrent.futures
 import shutil
 import tempfile
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,7 +67,7 @@ SEEN = {
 
 
 @pytest.mark.parametrize("how", SEEN)
-def test_a_file_that_a_function_uses_is_seen_and_checked(project: Project, how: str) -> None:
+def test_a_file_that_a_function_uses_is_seen_and_checked(project, how):
     project.put("v.txt", "#!/bin/true\n").chmod(0o755)
     watched = Watched(project, "from pathlib import Path" + source(SEEN[how]))
     # A process was given a folder to write to; temporary folders lie in the working directory or elsewhere.
@@ -96,20 +95,20 @@ NOT_SEEN = {
 
 
 @pytest.mark.parametrize("how", NOT_SEEN)
-def test_what_says_nothing_or_is_made_is_no_input(project: Project, how: str) -> None:
+def test_what_says_nothing_or_is_made_is_no_input(project, how):
     watched = Watched(project, "from pathlib import Path" + source(NOT_SEEN[how]))
     assert watched.names == [] and not watched.failure
 
 
 @pytest.mark.parametrize("how", ["file", "folder", "link"])
-def test_the_files_of_the_item_are_no_observation(project: Project, tmp_path: Path, how: str) -> None:
+def test_the_files_of_the_item_are_no_observation(project, tmp_path, how):
     item, kept = tmp_path / "item", project.put("blobs/0a", "x")
     item.mkdir() if how == "folder" else item.symlink_to(kept) if how == "link" else item.write_text("x")
     read = "[p.read_text() for p in x.iterdir()]" if how == "folder" else "x.resolve().read_text()"
     assert Watched(project, source(read), item).names == []
 
 
-def test_a_link_that_leads_to_the_item_is_an_observation(project: Project) -> None:
+def test_a_link_that_leads_to_the_item_is_an_observation(project):
     """The item's digest does not say where it leads."""
     for name in ("a", "b"):
         project.put(name, name)
@@ -131,7 +130,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("how", LISTS)
-def test_the_names_in_a_listed_folder_are_an_input(project: Project, how: str) -> None:
+def test_the_names_in_a_listed_folder_are_an_input(project, how):
     path = project.put("data/a.txt", "")
     watched = Watched(project, source(LISTS[how]))
     assert {"kind": "folder", "name": "project:data"}.items() <= watched.taken[0].items()
@@ -151,21 +150,19 @@ NOT_KEPT = {
 
 
 @pytest.mark.parametrize("why", NOT_KEPT)
-def test_what_cannot_be_told_apart_is_not_stored(project: Project, why: str) -> None:
+def test_what_cannot_be_told_apart_is_not_stored(project, why):
     project.put("data/v.txt", "one")
     assert why in Watched(project, source(NOT_KEPT[why])).failure
 
 
-def test_a_temporary_folder_with_folders_is_no_input(project: Project) -> None:
+def test_a_temporary_folder_with_folders_is_no_input(project):
     """Removing it opens and lists folders by descriptors."""
     watched = Watched(project, source(OWN + "os.makedirs(t + '/a/b'); os.listdir(t)"))
     assert watched.changed() is None
     assert all(name.startswith("cwd:") for name in watched.names)
 
 
-def test_reads_of_a_process_are_inputs_and_writes_are_not(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_reads_of_a_process_are_inputs_and_writes_are_not(project, monkeypatch, tmp_path):
     monkeypatch.chdir(project.folder)
     for name in ("read.txt", "written.txt"):
         project.put(name, "old")
@@ -184,7 +181,7 @@ def test_reads_of_a_process_are_inputs_and_writes_are_not(
 @pytest.mark.parametrize(
     "write", ["p.write_text('2')", "pathlib.Path(f'{p}.new').write_text('1'); os.replace(f'{p}.new', p)"]
 )
-def test_a_file_that_is_read_before_it_is_rewritten_has_changed(project: Project, write: str) -> None:
+def test_a_file_that_is_read_before_it_is_rewritten_has_changed(project, write):
     project.put("n.txt", "1")
     watched = Watched(project, source("p = HERE / 'n.txt'", "p.read_text()", write))
     assert watched.digests == {"project:n.txt": CHANGED} and watched.changed() == "project:n.txt"
@@ -199,7 +196,7 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize("what", BETWEEN)
-def test_what_changes_between_two_items_never_matches(project: Project, what: str) -> None:
+def test_what_changes_between_two_items_never_matches(project, what):
     for name in ("v.txt", "parts/a.txt"):
         project.put(name, "one")
     call = Observed(project, source("return " + BETWEEN[what][0]))
@@ -216,7 +213,7 @@ def test_what_changes_between_two_items_never_matches(project: Project, what: st
         assert [row["digest"] for row in call.observer.taken()] == [CHANGED]
 
 
-def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -> None:
+def test_a_file_that_was_replaced_and_restored_never_matches(project):
     """A link that leads back where it led at first: only the second opening tells."""
     link = project.folder / "v.txt"
     for name in ("one", "two"):
@@ -229,7 +226,7 @@ def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -
     assert [row["digest"] for row in call.observer.taken()] == [CHANGED]
 
 
-def test_a_known_file_changed_while_it_is_read_never_matches(project: Project) -> None:
+def test_a_known_file_changed_while_it_is_read_never_matches(project):
     """It was opened as an earlier item had found it."""
     path = project.put("v.txt", "one")
     call = Observed(project, "def f(x):\n    with open(HERE / 'v.txt') as file: x(); return file.read()")
@@ -241,7 +238,7 @@ def test_a_known_file_changed_while_it_is_read_never_matches(project: Project) -
 
 
 @pytest.mark.parametrize("look", ["os.listdir(HERE / 'data')", "os.path.exists(HERE / 'data/b.txt')"])
-def test_what_items_called_together_see_must_be_alike(project: Project, look: str) -> None:
+def test_what_items_called_together_see_must_be_alike(project, look):
     """A file is there for one of them, and gone again for the next."""
     path = project.put("data/a.txt", "a").with_name("b.txt")
     call = Observed(project, f"def f(x, step):\n    step(x)\n    return {look}")
@@ -257,7 +254,7 @@ def test_what_items_called_together_see_must_be_alike(project: Project, look: st
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_what_other_threads_open_meanwhile_is_not_seen(project: Project, is_own: bool) -> None:
+def test_what_other_threads_open_meanwhile_is_not_seen(project, is_own):
     """A thread of the job's, or a data set that is opened side by side."""
     path = project.put("other.txt", "one")
     call = Observed(project, source("return x()"))
@@ -277,7 +274,7 @@ def test_what_other_threads_open_meanwhile_is_not_seen(project: Project, is_own:
     assert call.observer.taken() == []
 
 
-def test_a_file_in_shared_memory_is_an_input(project: Project) -> None:
+def test_a_file_in_shared_memory_is_an_input(project):
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".json") as file:
         file.write("1")
         file.flush()
@@ -288,7 +285,7 @@ def test_a_file_in_shared_memory_is_an_input(project: Project) -> None:
         assert watched.changed() == file.name
 
 
-def test_what_cannot_be_told_counts_as_changed() -> None:
+def test_what_cannot_be_told_counts_as_changed():
     rows: list[dict[str, Any]] = [
         {"kind": "file", "name": "project:v.txt", "digest": "0" * 64},
         {"kind": "clock", "name": "/etc/hostname", "digest": "0" * 64},
@@ -306,7 +303,7 @@ READS = {
 
 
 @pytest.mark.parametrize("how", READS)
-def test_a_module_read_as_text_is_an_input(project: Project, how: str) -> None:
+def test_a_module_read_as_text_is_an_input(project, how):
     project.put("helper.py", "K = 1\ndef g(x): return x")
     text = "import helper, warnings" + source("helper.g(x); warnings.warn('w')", READS[how])
     with pytest.warns(UserWarning, match="w"):

@@ -5,7 +5,6 @@ import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,13 +86,13 @@ ASKERS = {
 
 
 @pytest.mark.parametrize("way", ASKERS)
-def test_the_first_question_of_a_module_imported_there_counts(project: Project, way: str) -> None:
+def test_the_first_question_of_a_module_imported_there_counts(project, way):
     project.write(asker="import os\n" + ASKERS[way])
     watched = Watched(project, "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n")
     assert watched.digests["project:a.json"] == ABSENT
 
 
-def test_what_a_function_has_as_a_value_is_heard_asking(tmp_path: Path) -> None:
+def test_what_a_function_has_as_a_value_is_heard_asking(tmp_path):
     """By another name, where there is no file, as in a notebook."""
     function = eval("lambda path, ask=ask: ask(path)", {"ask": os.path.exists})
     observer = Observer(recipe(function))
@@ -102,7 +101,7 @@ def test_what_a_function_has_as_a_value_is_heard_asking(tmp_path: Path) -> None:
     assert ABSENT in [row["digest"] for row in observer.taken()]
 
 
-def test_what_a_kept_pool_asks_for_counts_for_each_data_set(project: Project) -> None:
+def test_what_a_kept_pool_asks_for_counts_for_each_data_set(project):
     pool = "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
     asks = "def f(x): return pool().submit(os.path.exists, f'{HERE}/a.json').result()\n"
     call = Observed(project, BEFORE.removesuffix("def f(x):\n") + pool + asks)
@@ -113,7 +112,7 @@ def test_what_a_kept_pool_asks_for_counts_for_each_data_set(project: Project) ->
     call.recipe.preprocess.__globals__["pool"]().shutdown()  # type: ignore[union-attr]
 
 
-def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
+def test_a_profile_for_threads_is_left_in_place(project):
     """One that stands there before makes what is watched incomplete; none is taken away, or left behind."""
     before = threading.getprofile()
     watched = Watched(project, lines_of("os.path.exists('a')", "threading.setprofile(print)"))
@@ -127,7 +126,7 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
     assert threading.getprofile() is None
 
 
-def test_a_thread_that_others_start_meanwhile_is_not_profiled(project: Project) -> None:
+def test_a_thread_that_others_start_meanwhile_is_not_profiled(project):
     """It is the job's, and would be slow for life."""
     found: list[Any] = []
 
@@ -143,7 +142,7 @@ def test_a_thread_that_others_start_meanwhile_is_not_profiled(project: Project) 
 
 
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
-def test_a_profiler_that_the_function_sets_is_left_and_said(project: Project) -> None:
+def test_a_profiler_that_the_function_sets_is_left_and_said(project):
     """While it is there, and after it has ended, what the function asks for is not seen."""
     begin, end = "import sys; sys.setprofile(lambda *_: None)", "sys.setprofile(None)"
     asks = "os.path.exists('a')"
@@ -158,7 +157,7 @@ def test_a_profiler_that_the_function_sets_is_left_and_said(project: Project) ->
     assert watched.failure == ended.failure == "it has set a profiler"
 
 
-def test_nothing_is_heard_in_a_child_that_is_forked_meanwhile(project: Project) -> None:
+def test_nothing_is_heard_in_a_child_that_is_forked_meanwhile(project):
     def heard() -> list[bool]:
         found = [sys.getprofile(), threading.getprofile()]
         thread = threading.Thread(target=lambda: found.append(sys.getprofile()))
@@ -181,7 +180,7 @@ def lines_of(*lines: str) -> str:
 
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_asked_for_is_an_input(project: Project, way: str, is_there: bool) -> None:
+def test_what_is_asked_for_is_an_input(project, way, is_there):
     path = project.put("a.json", "one") if is_there else project.folder / "a.json"
     watched = Watched(project, lines_of(WAYS[way]))
     assert list(watched.digests) == ["project:a.json"]
@@ -193,7 +192,7 @@ def test_what_is_asked_for_is_an_input(project: Project, way: str, is_there: boo
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project: Project, way: str) -> None:
+def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project, way):
     folder = project.folder / "a.json"
     folder.mkdir()
     watched = Watched(project, lines_of(WAYS[way]))
@@ -207,7 +206,7 @@ def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project: Project
     assert watched.changed() == "project:a.json/"
 
 
-def test_a_folder_that_was_asked_for_and_listed_counts_both_ways(project: Project) -> None:
+def test_a_folder_that_was_asked_for_and_listed_counts_both_ways(project):
     (project.folder / "d").mkdir()
     call = Observed(project, lines_of("os.path.isdir(f'{HERE}/d')", "if x: os.listdir(f'{HERE}/d')"))
     for item in (0, 1):
@@ -219,12 +218,12 @@ def test_a_folder_that_was_asked_for_and_listed_counts_both_ways(project: Projec
 @pytest.mark.parametrize(
     "makes", ["os.makedirs(HERE / 'd', exist_ok=True)", "(HERE / 'd').mkdir(exist_ok=True)"]
 )
-def test_a_folder_that_is_made_unless_it_is_there_is_no_input(project: Project, makes: str) -> None:
+def test_a_folder_that_is_made_unless_it_is_there_is_no_input(project, makes):
     (project.folder / "d").mkdir()
     assert Watched(project, lines_of(makes)).taken == []
 
 
-def test_what_is_asked_of_the_item_is_no_input(project: Project) -> None:
+def test_what_is_asked_of_the_item_is_no_input(project):
     lines = ["os.path.exists(x)", "x.exists()", "(x / 'a.json').exists()"]
     assert Watched(project, lines_of(*lines), project.folder / "item").taken == []
 
@@ -245,7 +244,7 @@ def test_what_is_asked_of_the_item_is_no_input(project: Project) -> None:
         "os.path.exists(os.__file__ + '.absent')",
     ],
 )
-def test_what_asks_for_nothing_that_may_be_made_an_input_is_none(project: Project, asks: str) -> None:
+def test_what_asks_for_nothing_that_may_be_made_an_input_is_none(project, asks):
     """A conversion into text, what a library asks, names that nothing can have."""
     assert Watched(project, lines_of(asks)).taken == []
 
@@ -264,7 +263,7 @@ if sys.version_info < (3, 12):
 
 
 @pytest.mark.parametrize("how", MAKES)
-def test_what_the_function_makes_where_nothing_was_is_no_input(project: Project, how: str) -> None:
+def test_what_the_function_makes_where_nothing_was_is_no_input(project, how):
     """It goes on being cached: neither is it told to be absent, nor to change for ever."""
     ask = "if not os.path.exists(p): " + MAKES[how]
     call = Observed(project, lines_of("p = f'{HERE}/' + x", ask, "assert os.path.exists(p)"))
@@ -276,7 +275,7 @@ def test_what_the_function_makes_where_nothing_was_is_no_input(project: Project,
     assert not {ABSENT, CHANGED} & set(call.digests.values())
 
 
-def test_what_is_read_where_the_function_moved_it_is_an_input(project: Project) -> None:
+def test_what_is_read_where_the_function_moved_it_is_an_input(project):
     lines = ["p = f'{HERE}/a'", "if not os.path.exists(p): os.rename(p + '.old', p)", "open(p).close()"]
     project.put("a.old", "one")
     watched = Watched(project, lines_of(*lines))
@@ -286,7 +285,7 @@ def test_what_is_read_where_the_function_moved_it_is_an_input(project: Project) 
 
 
 @pytest.mark.parametrize("how", [how for how in MAKES if "another name" not in how])
-def test_a_file_queried_by_one_item_and_made_by_another_is_none(project: Project, how: str) -> None:
+def test_a_file_queried_by_one_item_and_made_by_another_is_none(project, how):
     lines = ["p = f'{HERE}/out'", f"if not os.path.exists(p) and x: {MAKES[how]}"]
     call = Observed(project, lines_of(*lines))
     call(False)
@@ -300,7 +299,7 @@ def test_a_file_queried_by_one_item_and_made_by_another_is_none(project: Project
     "then", ["pass", "tried(pathlib.Path(p).read_text)", "os.path.exists(p)", "str(HERE / 'a')"]
 )
 @pytest.mark.parametrize("what", ["new", "new/within"])
-def test_a_queried_file_that_others_make_has_changed(project: Project, then: str, what: str) -> None:
+def test_a_queried_file_that_others_make_has_changed(project, then, what):
     """What was made may be made of its absence. Python sees nothing of it, this process writes nothing."""
     project.put(what, "two")
     renames = "in_c('rename', os.fsencode(f'{HERE}/new'), os.fsencode(p))"
@@ -311,7 +310,7 @@ def test_a_queried_file_that_others_make_has_changed(project: Project, then: str
     assert call.digests == {"project:a": CHANGED}
 
 
-def test_what_the_function_removes_is_no_input(project: Project) -> None:
+def test_what_the_function_removes_is_no_input(project):
     project.put("out", "of an earlier run")
     lines = ["p = HERE / 'out'", "if p.exists(): p.unlink()", "assert not p.exists()", "p.write_text('made')"]
     call = Observed(project, lines_of(*lines))

@@ -3,7 +3,6 @@
 import sys
 import types
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -127,9 +126,7 @@ def watched(project: Project, library: types.ModuleType, *lines: str) -> Watched
         "[entry for entry in os.scandir(HERE) if entry.name == 'a.mask'][0]",
     ],
 )
-def test_a_file_whose_path_goes_to_a_library_counts(
-    project: Project, library: types.ModuleType, path: str
-) -> None:
+def test_a_file_whose_path_goes_to_a_library_counts(project, library, path):
     project.put("a.mask", "one")
     found = watched(project, library, f"x.read({path})")
     assert found.names == ["project:a.mask"]
@@ -180,9 +177,7 @@ OPENS_NOTHING = [
 @pytest.mark.parametrize(
     ("function", "answer"), [*((f, False) for f in OPENS), *((f, True) for f in OPENS_NOTHING)]
 )
-def test_what_is_called_may_open_a_file_of_which_nothing_tells(
-    project: Project, library: types.ModuleType, function: str, answer: bool
-) -> None:
+def test_what_is_called_may_open_a_file_of_which_nothing_tells(project, library, function, answer):
     """So does what a library defines, or is in other languages; not the standard library nor the job."""
     project.write(prep=HERE + source("import ctypes, safetensors", f"return {function}"))
     assert calls.may_open(project.load().f(library)) is not answer
@@ -191,9 +186,7 @@ def test_what_is_called_may_open_a_file_of_which_nothing_tells(
 @monitored
 @pytest.mark.parametrize("write", ["x.write(path)", "x.make(path)"])
 @pytest.mark.parametrize("again", ["pass", "os.access(path, os.F_OK) and x.read(path)"])
-def test_what_a_library_writes_where_nothing_was_is_no_input(
-    project: Project, library: types.ModuleType, write: str, again: str
-) -> None:
+def test_what_a_library_writes_where_nothing_was_is_no_input(project, library, write, again):
     call = Observed(project, source(write, again))
     for _ in range(2):
         call(library)
@@ -302,7 +295,7 @@ BESIDES = {
 
 @monitored
 @pytest.mark.parametrize("other", BESIDES)
-def test_it_stands_beside(tmp_path: Path, other: str) -> None:
+def test_it_stands_beside(tmp_path, other):
     before, script = BESIDES[other]
     path = tmp_path / "script.py"
     path.write_text(BESIDE.format(before=before, script=script))

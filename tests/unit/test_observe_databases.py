@@ -57,7 +57,7 @@ def writer_fixture(database: Path) -> Iterator[sqlite3.Connection]:
 @pytest.mark.parametrize(
     "target", ["HERE / 'a.db'", "f'file:{HERE}/a.db?mode=ro', uri=True"], ids=["path", "uri"]
 )
-def test_a_database_is_seen_and_checked(project: Project, database: Path, target: str) -> None:
+def test_a_database_is_seen_and_checked(project, database, target):
     watched = Watched(project, READ.format(target=target))
     assert watched.names == ["project:a.db", "project:a.db-wal"]
     assert watched.changed() is None
@@ -65,9 +65,7 @@ def test_a_database_is_seen_and_checked(project: Project, database: Path, target
     assert watched.changed() == "project:a.db"
 
 
-def test_what_lies_in_the_log_beside_a_database_counts(
-    project: Project, database: Path, writer: sqlite3.Connection
-) -> None:
+def test_what_lies_in_the_log_beside_a_database_counts(project, database, writer):
     watched = Watched(project, READ.format(target="HERE / 'a.db'"))
     assert watched.changed() is None
     before = database.read_bytes()
@@ -77,7 +75,7 @@ def test_what_lies_in_the_log_beside_a_database_counts(
     assert watched.changed() == "project:a.db-wal"
 
 
-def test_a_log_that_holds_nothing_is_none(project: Project, database: Path) -> None:
+def test_a_log_that_holds_nothing_is_none(project, database):
     """A reader makes one, and removes it when it closes the database."""
     execute(database, "PRAGMA journal_mode=WAL")
     kept: list[sqlite3.Connection] = []
@@ -91,9 +89,7 @@ def test_a_log_that_holds_nothing_is_none(project: Project, database: Path) -> N
 
 
 @pytest.mark.parametrize("attach", ["f\"ATTACH '{HERE}/a.db' AS a\"", "'attach ? as a', [f'{HERE}/a.db']"])
-def test_a_sample_made_of_attached_databases_is_not_stored(
-    project: Project, database: Path, attach: str
-) -> None:
+def test_a_sample_made_of_attached_databases_is_not_stored(project, database, attach):
     """Their files are opened in C, under names that no event tells."""
     lines = ["db = sqlite3.connect(':memory:')", f"db.execute({attach})", "db.close()"]
     watched = Watched(project, "import sqlite3\ndef f(x):\n" + "".join(f"    {line}\n" for line in lines))
@@ -102,7 +98,7 @@ def test_a_sample_made_of_attached_databases_is_not_stored(
     assert Watched(project, beside + READ.format(target="HERE / 'a.db'")).failure == ""
 
 
-def test_what_an_earlier_call_attached_keeps_samples_out(project: Project, database: Path) -> None:
+def test_what_an_earlier_call_attached_keeps_samples_out(project, database):
     """The function keeps its connection: later calls read the file, and open nothing."""
     kept: list[sqlite3.Connection] = []
     lines = ["if not x:", "    x.append(sqlite3.connect(':memory:'))"]
@@ -116,5 +112,5 @@ def test_what_an_earlier_call_attached_keeps_samples_out(project: Project, datab
     assert watched.failure == "it attaches databases in SQL"
 
 
-def test_a_database_that_the_function_makes_is_no_input(project: Project) -> None:
+def test_a_database_that_the_function_makes_is_no_input(project):
     assert Watched(project, OWN).names == []

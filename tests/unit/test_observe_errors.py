@@ -34,9 +34,7 @@ if sys.version_info >= (3, 12):
 
 @pytest.mark.parametrize("what", NOTES)
 @pytest.mark.parametrize("error", [RecursionError, OSError])
-def test_an_error_where_something_is_noted_fails_closed(
-    project: Project, monkeypatch: pytest.MonkeyPatch, what: str, error: type[Exception]
-) -> None:
+def test_an_error_where_something_is_noted_fails_closed(project, monkeypatch, what, error):
     project.put("v.txt", "one")
     project.write(helper="")
     imports = "import importlib, pickle, sqlite3, subprocess\n"
@@ -53,9 +51,7 @@ def test_an_error_where_something_is_noted_fails_closed(
 
 
 @pytest.mark.parametrize("step", ["_take_fact", "_settle", "_is_input"])
-def test_an_error_in_taking_in_what_was_noted_fails_closed(
-    project: Project, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_an_error_in_taking_in_what_was_noted_fails_closed(project, monkeypatch, step):
     def fail(*_: Any) -> None:
         raise MemoryError
 

@@ -37,7 +37,7 @@ MODULES: dict[str, tuple[dict[str, str], str, list[str]]] = {
 
 @pytest.mark.parametrize("code", ["script", "function"])
 @pytest.mark.parametrize("how", MODULES)
-def test_a_module_that_is_found_by_its_name_is_seen(project: Project, how: str, code: str) -> None:
+def test_a_module_that_is_found_by_its_name_is_seen(project, how, code):
     """As hydra and OmegaConf find what `_target_` names, too: they import the first part of it only."""
     modules, source, names = MODULES[how]
     project.write(**modules)
@@ -56,7 +56,7 @@ def test_a_module_that_is_found_by_its_name_is_seen(project: Project, how: str, 
     ["importlib.import_module(str('shap') + 'es')", "importlib.import_module(str('plug') + 'in').shapes"],
     ids=["by its name", "by another module"],
 )
-def test_a_module_of_which_something_else_counts_is_seen_whole(project: Project, name: str) -> None:
+def test_a_module_of_which_something_else_counts_is_seen_whole(project, name):
     """With code="function", of a file that counts in part; with code="script" it counts whole already."""
     project.write(shapes="def one(x): return 1\ndef two(x): return 2", plugin="import shapes")
     source = f"import importlib, shapes\ndef f(x): return shapes.one(x), getattr({name}, str('tw') + 'o')(x)"
@@ -68,7 +68,7 @@ def test_a_module_of_which_something_else_counts_is_seen_whole(project: Project,
     assert "project:shapes.py" not in Watched(project, source).names
 
 
-def test_an_extension_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
+def test_an_extension_module_that_is_imported_unforeseen_is_seen(project):
     name = f"fast{EXTENSION_SUFFIXES[0]}"
     project.put(name, "no library")
     source = (
@@ -81,7 +81,7 @@ def test_an_extension_module_that_is_imported_unforeseen_is_seen(project: Projec
 
 @pytest.mark.parametrize("place", ["plugin.py", "plugin/__init__.py"])
 @pytest.mark.parametrize("within", ["", "pack/"])
-def test_a_module_that_was_not_found_is_awaited(project: Project, place: str, within: str) -> None:
+def test_a_module_that_was_not_found_is_awaited(project, place, within):
     project.put("pack/__init__.py", "")
     name = f"str({within.replace('/', '.') + 'plug'!r}) + 'in'"
     source = (
@@ -94,7 +94,7 @@ def test_a_module_that_was_not_found_is_awaited(project: Project, place: str, wi
     assert watched.changed() == f"project:{within}{place}"
 
 
-def test_an_import_that_the_recipe_counts_is_no_observation(project: Project) -> None:
+def test_an_import_that_the_recipe_counts_is_no_observation(project):
     project.write(lazy="def g(x): return 1")
     assert Watched(project, "def f(x):\n    import lazy\n    return lazy.g(x)").names == []
 
@@ -104,7 +104,7 @@ PLUGIN = "def g(x): return x * 10\n"
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
-def test_a_counted_module_edited_before_its_import_has_changed(project: Project, code: str) -> None:
+def test_a_counted_module_edited_before_its_import_has_changed(project, code):
     project.write(prep=PREP, plugin=PLUGIN)
     module = project.load()
     made = recipe(module.f, code=code)
@@ -140,7 +140,7 @@ def _still(made: Recipe, observed: dict[str, str]) -> str | None:
 
 
 @pytest.mark.parametrize("module", sorted(DEEP))
-def test_a_module_edited_since_it_was_loaded_has_changed(project: Project, module: str) -> None:
+def test_a_module_edited_since_it_was_loaded_has_changed(project, module):
     """What the next data set makes is the old text's, and the file says the new one."""
     project.write(prep=UNFORESEEN, **DEEP)
     made, name = project.recipe(), f"project:{module}.py"
@@ -152,7 +152,7 @@ def test_a_module_edited_since_it_was_loaded_has_changed(project: Project, modul
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["reloaded", "imported anew"])
-def test_samples_of_an_edited_module_hit_once_it_is_loaded(project: Project, is_new: bool) -> None:
+def test_samples_of_an_edited_module_hit_once_it_is_loaded(project, is_new):
     project.write(prep=UNFORESEEN, **DEEP)
     made = project.recipe()
     before = _observed(made)
@@ -187,7 +187,7 @@ READS = {
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 @pytest.mark.parametrize("what", READS)
-def test_what_the_import_system_reads_is_an_input(project: Project, what: str, is_loaded: bool) -> None:
+def test_what_the_import_system_reads_is_an_input(project, what, is_loaded):
     imports, call = READS[what]
     project.write(pack____init__="", pack__part="K = 1")
     load = "importlib.import_module('pack.part')" if is_loaded else ""
@@ -199,7 +199,7 @@ def test_what_the_import_system_reads_is_an_input(project: Project, what: str, i
     assert watched.changed() == "project:pack/part.py"
 
 
-def test_a_module_that_was_looked_for_and_came_is_a_change(project: Project) -> None:
+def test_a_module_that_was_looked_for_and_came_is_a_change(project):
     watched = Watched(
         project, "import importlib.util\ndef f(x): return importlib.util.find_spec(str('lat') + 'er')"
     )
@@ -209,7 +209,7 @@ def test_a_module_that_was_looked_for_and_came_is_a_change(project: Project) -> 
 
 
 @pytest.mark.parametrize("code", ["function", "script"])
-def test_a_module_looked_for_by_a_literal_counts(project: Project, code: str) -> None:
+def test_a_module_looked_for_by_a_literal_counts(project, code):
     project.write(prep="from importlib.util import find_spec\ndef f(x): return find_spec('later') is None")
     digests = [project.digest(code=code)]
     for text in ("K = 1", "K = 2"):
@@ -219,7 +219,7 @@ def test_a_module_looked_for_by_a_literal_counts(project: Project, code: str) ->
     assert len({*digests}) == 3
 
 
-def test_data_beside_a_package_is_an_input(project: Project) -> None:
+def test_data_beside_a_package_is_an_input(project):
     project.write(pack____init__="")
     data = project.put("pack/words.txt", "one")
     source = """

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def call_fixture(project: Project) -> Observed:
     return Observed(project, READING, stat_cache=memo)
 
 
-def test_each_input_is_told_once_however_often_it_is_asked(project: Project, call: Observed) -> None:
+def test_each_input_is_told_once_however_often_it_is_asked(project, call):
     joined, told = Observer(call.recipe), 0
     for number in range(60):
         project.put(f"{number}.txt", "mask")
@@ -44,7 +43,7 @@ def test_each_input_is_told_once_however_often_it_is_asked(project: Project, cal
     assert still_true(joined.taken(), roots=Roots.of(call.recipe)) is None
 
 
-def test_what_two_processes_saw_differently_is_never_true(call: Observed) -> None:
+def test_what_two_processes_saw_differently_is_never_true(call):
     one = Input("file", ABSENT, "project:v.txt")
     joined = call.observer
     joined.add([one, pickle.loads(pickle.dumps(one))])
@@ -54,7 +53,7 @@ def test_what_two_processes_saw_differently_is_never_true(call: Observed) -> Non
         assert call.digests == {"project:v.txt": CHANGED}
 
 
-def test_inputs_may_be_told_while_others_are_taken(call: Observed) -> None:
+def test_inputs_may_be_told_while_others_are_taken(call):
     """Threads make items while one of them commits."""
 
     class Slow(str):
@@ -71,7 +70,7 @@ def test_inputs_may_be_told_while_others_are_taken(call: Observed) -> None:
     assert {"project:v.txt", "project:w.txt"} <= call.digests.keys() and told
 
 
-def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project, call: Observed) -> None:
+def test_a_forked_worker_tells_what_its_parent_saw_before(project, call):
     """It may have kept it."""
     for name in "ab":
         project.put(f"{name}.txt", "one")
@@ -80,7 +79,7 @@ def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project, call
     assert told == ["project:a.txt", "project:b.txt"]
 
 
-def test_a_file_that_changes_all_the_time_is_noted_once(project: Project, call: Observed) -> None:
+def test_a_file_that_changes_all_the_time_is_noted_once(project, call):
     for number in range(50):
         project.put("v.txt", "x" * number)
         call("v.txt")
@@ -88,7 +87,7 @@ def test_a_file_that_changes_all_the_time_is_noted_once(project: Project, call: 
     assert call.observer.news() == []
 
 
-def test_a_file_named_in_the_code_and_written_at_times_is_none(project: Project) -> None:
+def test_a_file_named_in_the_code_and_written_at_times_is_none(project):
     """As a list of bad files, to which one item in many adds; also where another process told of it."""
     project.put("bad.txt", "of an earlier run")
     source = "def f(x):\n    if x:\n        with open('bad.txt', 'a') as file: file.write('x')\n"
@@ -135,9 +134,7 @@ async def in_loop(work: Work) -> Any:
 
 
 @pytest.mark.parametrize("how", ["in its loop", "in a thread of its loop", "in a pool, in the context"])
-def test_what_an_older_thread_opens_for_the_function_is_seen(
-    project: Project, loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor, how: str
-) -> None:
+def test_what_an_older_thread_opens_for_the_function_is_seen(project, loop, pool, how):
     project.put("v.txt", "one")
 
     def ask(work: Work) -> Any:
@@ -152,9 +149,7 @@ def test_what_an_older_thread_opens_for_the_function_is_seen(
     assert watched.changed() == "project:v.txt"
 
 
-def test_what_an_older_pool_opens_for_others_is_not_seen(
-    project: Project, loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor
-) -> None:
+def test_what_an_older_pool_opens_for_others_is_not_seen(project, loop, pool):
     """Work that the job handed over counts for nobody, nor does what the function left behind."""
     path = project.put("v.txt", "one")
     call = Observed(project, "def f(x): return x()")
@@ -180,9 +175,7 @@ def test_what_an_older_pool_opens_for_others_is_not_seen(
 
 
 @pytest.mark.parametrize("how", ["items", "tree", "config", "observed", "listed", "within"])
-def test_inputs_of_a_nested_data_set_count_for_the_function(
-    project: Project, tmp_path: Path, how: str
-) -> None:
+def test_inputs_of_a_nested_data_set_count_for_the_function(project, tmp_path, how):
     """Where the memo knows the bytes of a file, nothing is opened."""
     memo = StatCache(tmp_path / "memo", window_ns=lambda _: 0)
     path = project.put("data/v.txt", "one")
@@ -214,7 +207,7 @@ def test_inputs_of_a_nested_data_set_count_for_the_function(
     assert names >= ({"project:data"} if how == "listed" else {"project:data/v.txt"})
 
 
-def test_a_data_set_opened_by_another_thread_does_not_count(project: Project, tmp_path: Path) -> None:
+def test_a_data_set_opened_by_another_thread_does_not_count(project, tmp_path):
     memo = StatCache(tmp_path / "memo", window_ns=lambda _: 0)
     path = project.put("v.txt", "one")
     project.write(prep="def outer(x): return x\n")

@@ -27,9 +27,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("line", NAMED)
-def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(
-    project: Project, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
+def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(project, monkeypatch, line):
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
     query = "QUERY = \"from 'a.mask'\"\ndef query(text): pass\n" if "query" in line else ""
@@ -40,9 +38,7 @@ def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(
     assert found.changed() == "cwd:a.mask"
 
 
-def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(project, monkeypatch):
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
     call = Observed(project, IN_C + "\ndef f(x):\n    read_in_c('a.mask')\n")
@@ -58,9 +54,7 @@ NO_INPUTS = [
 
 
 @pytest.mark.parametrize("line", NO_INPUTS)
-def test_what_is_only_named_in_the_code_or_written_is_no_input(
-    project: Project, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
+def test_what_is_only_named_in_the_code_or_written_is_no_input(project, monkeypatch, line):
     project.put("out.txt", "of an earlier run")
     monkeypatch.chdir(project.folder)
     assert watched(project, line).names == []
@@ -74,7 +68,7 @@ USES = ["pass", "os.path.exists(p)", "pathlib.Path(p).read_text()", "subprocess.
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("touch", TOUCHES)
-def test_a_file_that_the_function_touches_has_changed(project: Project, touch: str, use: str) -> None:
+def test_a_file_that_the_function_touches_has_changed(project, touch, use):
     """The stamp that the function gives it hides an edit. One that it only touches is a mark, no input."""
     path = project.put("mark", "one")
     for place in (f"{str(path)!r}", "f'{HERE}/mark'"):
@@ -85,9 +79,7 @@ def test_a_file_that_the_function_touches_has_changed(project: Project, touch: s
 
 
 @pytest.mark.parametrize("way", ["open('labels', 'a').close()", "os.close(os.open('labels', os.O_WRONLY))"])
-def test_a_file_that_was_there_and_is_kept_counts_if_read(
-    project: Project, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_a_file_that_was_there_and_is_kept_counts_if_read(project, monkeypatch, way):
     """By whatever name and for whatever item: to open it so may be a lock."""
     project.put("labels", "one")
     monkeypatch.chdir(project.folder)
@@ -106,7 +98,7 @@ if sys.version_info >= (3, 12):  # which tells that C code got the name first
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_file_that_is_edited_while_c_reads_it_has_changed(project: Project, edit: str) -> None:
+def test_a_file_that_is_edited_while_c_reads_it_has_changed(project, edit):
     """Whether C code or the process wrote it, nobody can tell."""
     path = project.put("a.mask", "one")
     lines = ["import subprocess", f"p = {str(path)!r}", "read_in_c(p)", EDITS[edit]]
@@ -115,7 +107,7 @@ def test_a_file_that_is_edited_while_c_reads_it_has_changed(project: Project, ed
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
-def test_a_file_with_two_names_counts_by_both(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_two_names_counts_by_both(project, monkeypatch):
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
     assert watched(project, "read_in_c(joined(f'{HERE}', 'a.mask'))").names == [

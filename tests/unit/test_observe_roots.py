@@ -25,7 +25,7 @@ def source_folder(place: Path, *, is_checkout: bool) -> Project:
 
 
 @pytest.mark.parametrize("source", BESIDE_THE_CODE.values(), ids=BESIDE_THE_CODE)
-def test_a_copied_project_is_checked_against_its_own_files(tmp_path: Path, source: str) -> None:
+def test_a_copied_project_is_checked_against_its_own_files(tmp_path, source):
     """A copy of a folder without a marker, whose code is imported from a folder in it."""
     first, second = (source_folder(tmp_path / place, is_checkout=False) for place in ("one", "two"))
     with first.on_path():
@@ -39,9 +39,7 @@ def test_a_copied_project_is_checked_against_its_own_files(tmp_path: Path, sourc
     assert still_true(taken, roots=roots) == beside[0]
 
 
-def test_files_far_from_a_root_are_named_absolutely(
-    tmp_path: Path,
-) -> None:
+def test_files_far_from_a_root_are_named_absolutely(tmp_path):
     checkout = source_folder(tmp_path / "one", is_checkout=True)
     with checkout.on_path():
         assert Watched(checkout, BESIDE_THE_CODE["read"]).names == [str(tmp_path / "one/assets/v.txt")]
@@ -55,7 +53,7 @@ def test_files_far_from_a_root_are_named_absolutely(
             assert len(Watched(made, f"def f(x): return ({path} / 'v.txt').read_text()").names) == count
 
 
-def test_labels_beside_an_image_root_follow_the_root(project: Project, tmp_path: Path) -> None:
+def test_labels_beside_an_image_root_follow_the_root(project, tmp_path):
     for place in ("one", "two"):
         for folder, name in (("images", "a.png"), ("labels", "a.txt")):
             (tmp_path / place / folder / "train").mkdir(parents=True)
@@ -86,9 +84,7 @@ ASKS_FOR_IT = {
 
 
 @pytest.mark.parametrize("path", ASKS_FOR_IT)
-def test_code_that_asks_for_the_working_directory_uses_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_code_that_asks_for_the_working_directory_uses_it(project, monkeypatch, path):
     """Within the checkout too, and where it makes the path of an item absolute."""
     for place in ("job", "elsewhere"):
         project.put(f"{place}/v", "one image")
@@ -103,9 +99,7 @@ def test_code_that_asks_for_the_working_directory_uses_it(
     assert watched.changed() == ("cwd:w" if asks else None)
 
 
-def test_a_root_itself_that_is_listed_is_that_of_the_day(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_itself_that_is_listed_is_that_of_the_day(project, tmp_path, monkeypatch):
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "a.img").write_text("x")
@@ -129,9 +123,7 @@ _THERE_AND_THERE = (
 
 @pytest.mark.parametrize("edited", ["one/v.txt", "two/v.txt", "one/w.txt", "two/w.txt"])
 @pytest.mark.parametrize("text", ["alike", None])
-def test_a_name_after_another_chdir_is_another_file(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str, text: str | None
-) -> None:
+def test_a_name_after_another_chdir_is_another_file(project, tmp_path, monkeypatch, edited, text):
     """A function that goes from folder to folder reads a file of the same name in each, and lists each."""
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
@@ -144,6 +136,6 @@ def test_a_name_after_another_chdir_is_another_file(
     assert watched.changed() is not None
 
 
-def test_an_absolute_literal_in_the_code_stays_absolute(project: Project) -> None:
+def test_an_absolute_literal_in_the_code_stays_absolute(project):
     path = project.put("v.txt", "one")
     assert Watched(project, f"def f(x): return pathlib.Path({str(path)!r}).read_text()").names == [str(path)]

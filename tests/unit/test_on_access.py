@@ -5,7 +5,6 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleE
 from prepcache.fill import call, commit, on_access
 from prepcache.fill.pending import Batch, Collected
 from prepcache.forks import Living
-from support.fake_session import FakeDaemon
 from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
 
@@ -35,7 +33,7 @@ def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, got
 
 
-def test_who_waits_for_others_commits_what_it_made(daemon: FakeDaemon) -> None:
+def test_who_waits_for_others_commits_what_it_made(daemon):
     """Else two jobs that each have what the other wants would wait for ever."""
     one, two = AccessJob(daemon, [1, 2], "one"), AccessJob(daemon, [2, 1], "two")
     assert (one.samples(0), two.samples(0)) == ([1], [4])
@@ -53,7 +51,7 @@ def test_who_waits_for_others_commits_what_it_made(daemon: FakeDaemon) -> None:
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 
-def test_threads_of_one_job_make_an_item_once(daemon: FakeDaemon) -> None:
+def test_threads_of_one_job_make_an_item_once(daemon):
     begun, may_end = threading.Event(), threading.Event()
 
     def slow(item: int) -> Any:
@@ -72,7 +70,7 @@ def test_threads_of_one_job_make_an_item_once(daemon: FakeDaemon) -> None:
     job.forget()
 
 
-def test_a_call_that_fails_leaves_others_their_items(daemon: FakeDaemon) -> None:
+def test_a_call_that_fails_leaves_others_their_items(daemon):
     """What another thread makes meanwhile is kept, though the call's batch had asked for it, too."""
     is_at = {1: threading.Event(), 2: threading.Event()}
     has_failed = threading.Event()
@@ -101,7 +99,7 @@ def test_a_call_that_fails_leaves_others_their_items(daemon: FakeDaemon) -> None
     assert Bench(daemon, [1, 2], "after").missing() == [0]
 
 
-def test_samples_have_memory_of_their_own(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_have_memory_of_their_own(daemon, monkeypatch):
     """A function may use its own again at its next call."""
     buffer = np.zeros(3)
 
@@ -120,9 +118,7 @@ def test_samples_have_memory_of_their_own(daemon: FakeDaemon, monkeypatch: pytes
     assert [sample[0] for sample in alone.__getitems__([0, 1, 2])] == [1, 2, 3], "without a daemon, too"
 
 
-def test_cheap_items_asked_for_one_by_one_cost_no_request_each(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cheap_items_asked_for_one_by_one_cost_no_request_each(daemon, monkeypatch):
     monkeypatch.setattr(on_access, "LEASE_FROM_S", math.inf)  # on a busy machine no item is cheap
     job = AccessJob(daemon, list(range(1, 11)))
     assert [job.samples(index) for index in range(8)] == [[item * item] for item in range(1, 9)]
@@ -141,7 +137,7 @@ def test_cheap_items_asked_for_one_by_one_cost_no_request_each(
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SampleError])
-def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[BaseException]) -> None:
+def test_what_could_not_be_made_is_given_back(daemon, error):
     """And what the batch had made before is committed."""
 
     def fails(item: int) -> Any:
@@ -159,7 +155,7 @@ def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[Ba
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 
-def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -> None:
+def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon):
     """A cache that has room for some of it takes that."""
     daemon.room = 100_000
     job = AccessJob(daemon, list(range(20)), function=lambda item: np.full(1000, item, "i8"))
@@ -171,9 +167,7 @@ def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -
     assert 6 <= stored <= 12 and bool(job.committer.reason) and left_behind(daemon) == 0
 
 
-def test_a_fork_before_anything_is_made_asks_the_daemon_nothing(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_before_anything_is_made_asks_the_daemon_nothing(daemon, monkeypatch):
     job, asked = AccessJob(daemon, [1, 2]), list[str]()
     monkeypatch.setattr(job.artifacts, "budget_bytes", lambda: asked.append("how large is the cache?") or 0)
     job.made.before_fork()
@@ -183,7 +177,7 @@ def test_a_fork_before_anything_is_made_asks_the_daemon_nothing(
     assert asked
 
 
-def test_an_end_waits_for_what_is_on_its_way_into_files(daemon: FakeDaemon) -> None:
+def test_an_end_waits_for_what_is_on_its_way_into_files(daemon):
     job = AccessJob(daemon, [1, 2])
     job.samples(0, 1)
     begun, has_ended, was_awaited = threading.Event(), threading.Event(), list[bool]()
@@ -214,9 +208,7 @@ def aside(bench: Bench, index: int) -> Batch:
 
 
 @pytest.mark.parametrize("error", [LimitExceeded("one lease"), StoreError("an error"), Declined("no room")])
-def test_a_refused_batch_does_not_stop_the_next(
-    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
+def test_a_refused_batch_does_not_stop_the_next(daemon, caplog, error):
     job = AccessJob(daemon, [1, 2, 3])
     job.samples(1)
     refusals = iter([error])
@@ -234,9 +226,7 @@ def test_a_refused_batch_does_not_stop_the_next(
     assert left_behind(daemon) == 0
 
 
-def test_a_commit_that_hangs_is_left_to_the_daemon(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_hangs_is_left_to_the_daemon(daemon, monkeypatch):
     """Its lease lives as long as the daemon is at it: what is leased is not offered a second time."""
     job = AccessJob(daemon, [1, 2, 3])
     job.samples(0, 1)
@@ -272,9 +262,7 @@ def back(job: AccessJob) -> None:
 
 
 @pytest.mark.parametrize(("limit", "value"), [("AWAY_FILES", 4), ("AWAY_BYTES", 1)])
-def test_an_outage_takes_few_files(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
+def test_an_outage_takes_few_files(daemon, monkeypatch, limit, value):
     """Each has a descriptor: a job that trains on through a long outage would run out of them."""
     monkeypatch.setattr(commit, limit, value)
     monkeypatch.setattr(commit, "_WAITING", Living())  # without those of other tests' jobs
@@ -297,9 +285,7 @@ def test_an_outage_takes_few_files(
     assert left_behind(daemon) == 0
 
 
-def test_a_data_set_dropped_in_an_outage_loses_nothing(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_dropped_in_an_outage_loses_nothing(daemon, monkeypatch):
     """And one that is opened before the daemon answers finds what it made."""
     monkeypatch.setattr(commit, "RETRY_S", 0.05)
     job = AccessJob(daemon, [1, 2])
@@ -316,7 +302,7 @@ def test_a_data_set_dropped_in_an_outage_loses_nothing(
     assert left_behind(daemon) == 0
 
 
-def test_what_two_jobs_made_in_part_in_an_outage_is_stored_whole(daemon: FakeDaemon) -> None:
+def test_what_two_jobs_made_in_part_in_an_outage_is_stored_whole(daemon):
     first, second = AccessJob(daemon, [1, 2, 3], "first"), AccessJob(daemon, [1, 2, 3], "second")
     for job, indices in ((first, (0, 1)), (second, (1, 2))):
         away(job)
@@ -331,7 +317,7 @@ def test_what_two_jobs_made_in_part_in_an_outage_is_stored_whole(daemon: FakeDae
     assert Bench(daemon, [1, 2, 3], "after").missing() == [] and left_behind(daemon) == 0
 
 
-def test_a_job_that_ends_stores_what_others_do_not_make(daemon: FakeDaemon) -> None:
+def test_a_job_that_ends_stores_what_others_do_not_make(daemon):
     """After an outage in which both made an item."""
     job, other = AccessJob(daemon, [1, 2]), AccessJob(daemon, [2], "other")
     away(job)
@@ -346,9 +332,7 @@ def test_a_job_that_ends_stores_what_others_do_not_make(daemon: FakeDaemon) -> N
     assert Bench(daemon, [1, 2], "after").missing() == [] and left_behind(daemon) == 0
 
 
-def test_a_daemon_that_hangs_at_the_end_is_given_up(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_hangs_at_the_end_is_given_up(daemon, monkeypatch):
     """Else each of a job's data sets would wait for it."""
 
     def fail(method: str) -> None:
@@ -367,9 +351,7 @@ def test_a_daemon_that_hangs_at_the_end_is_given_up(
 
 
 @pytest.mark.parametrize("is_own", [False, True], ids=["of others", "its own item"])
-def test_a_function_may_read_its_data_set_in_its_threads(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_own: bool
-) -> None:
+def test_a_function_may_read_its_data_set_in_its_threads(daemon, monkeypatch, is_own):
     """Its call waits for them, so that they do not wait for it."""
     monkeypatch.setattr(call, "PATIENCE_S", 0.01 if is_own else math.inf)
     is_outer = threading.Event()
@@ -392,9 +374,7 @@ def test_a_function_may_read_its_data_set_in_its_threads(
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_a_worker_that_ends_in_an_outage_looks_once_more(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_over: bool
-) -> None:
+def test_a_worker_that_ends_in_an_outage_looks_once_more(daemon, monkeypatch, caplog, *, is_over):
     """What it made is stored if the daemon is there by then; else it is made again, and this is said once."""
     monkeypatch.setattr(commit, "parent_process", lambda: "a process")
     monkeypatch.setattr(commit.THREAD, "schedule", lambda *_: None)
@@ -419,9 +399,7 @@ def make(item: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("by", ["batch", "loader"])
-def test_an_item_is_made_once_for_a_batch_and_given_in_copies(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str
-) -> None:
+def test_an_item_is_made_once_for_a_batch_and_given_in_copies(monkeypatch, tmp_path, by):
     monkeypatch.setenv("PREPCACHE", "off")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     ds = CachedDataset(["a", "bb", "a", "a"], make, lazy=True, progress=False, untracked=("called",))

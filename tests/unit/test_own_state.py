@@ -64,9 +64,7 @@ SHARED = {"counter": STATE["counter"], "scale": 1, "own": Counter()}
         ("prep.STATE", "STATE", "more", 1),
     ],
 )
-def test_a_change_beside_a_counter_in_a_container_is_named(
-    project: Project, name: str, path: str, key: Any, value: Any
-) -> None:
+def test_a_change_beside_a_counter_in_a_container_is_named(project, name, path, key, value):
     project.write(prep=HOLDERS)
     module = project.load()
     if path == "p.parts":
@@ -94,7 +92,7 @@ f = P()
 """
 
 
-def test_what_a_thread_sets_while_items_are_made_again_counts(project: Project) -> None:
+def test_what_a_thread_sets_while_items_are_made_again_counts(project):
     project.write(prep=COUNTS)
     module = project.load()
     made = recipe(module.f)
@@ -115,7 +113,7 @@ f = Table()
 """
 
 
-def test_what_a_job_sets_in_what_calls_fill_counts(project: Project) -> None:
+def test_what_a_job_sets_in_what_calls_fill_counts(project):
     """The entry of an item that is not among those that are made again."""
     project.write(prep=TABLE)
     module = project.load()
@@ -137,7 +135,7 @@ f = Lines()
 """
 
 
-def test_an_iterator_at_the_address_of_another_is_another(project: Project) -> None:
+def test_an_iterator_at_the_address_of_another_is_another(project):
     project.write(prep=KEEPS)
     module = project.load()
     first = called(module, 1)
@@ -162,7 +160,7 @@ f = Two()
 """
 
 
-def test_what_calls_change_is_told_of_their_own_data_set(project: Project) -> None:
+def test_what_calls_change_is_told_of_their_own_data_set(project):
     """Two data sets of one function in turn; for one of them it matters what the calls changed."""
     project.write(prep=TWO)
     module = project.load()
@@ -189,7 +187,7 @@ f = Asks()
 """
 
 
-def test_items_are_made_again_as_they_were_made_first(project: Project) -> None:
+def test_items_are_made_again_as_they_were_made_first(project):
     """Outside of autocast, and told so where they ask their own data set for themselves."""
     project.write(prep=ASKS)
     module = project.load()
@@ -213,7 +211,7 @@ def f(x):
 """
 
 
-def test_what_calls_left_without_bytes_needs_no_key(project: Project) -> None:
+def test_what_calls_left_without_bytes_needs_no_key(project):
     """It takes no weak reference, as a connection of sqlite3. What stands beside it counts."""
     project.write(prep=LEFT)
     module = project.load()

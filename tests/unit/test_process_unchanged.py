@@ -1,7 +1,6 @@
 """An import of prepcache changes nothing of the process, and a watched function adds one audit hook."""
 
 import os
-from pathlib import Path
 
 from support.programs import python
 
@@ -73,7 +72,7 @@ assert added == ["sys.addaudithook"], added
 """
 
 
-def test_nothing_of_the_process_is_changed(tmp_path: Path) -> None:
+def test_nothing_of_the_process_is_changed(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("text")
     python("-c", JOB, path, cwd=tmp_path)
@@ -99,7 +98,7 @@ for module in (prepcache, audit, context, builtins, contextlib, json, sys):
 """
 
 
-def test_what_opens_files_at_the_end_does_not_fail(tmp_path: Path) -> None:
+def test_what_opens_files_at_the_end_does_not_fail(tmp_path):
     environ = os.environ | {"PREPCACHE": "off", "XDG_CACHE_HOME": str(tmp_path)}
     done = python("-c", LAST, env=environ)
     assert "tried" in done.stdout and "failed" not in done.stdout, done.stdout

@@ -14,7 +14,7 @@ HEAD = "import pydantic, typing\n"
 CALL = "@pydantic.validate_call\ndef g(x: int): return x\ndef f(x): return g(x)\n"
 
 
-def test_other_globals_of_a_validated_function_do_not_count(project: Project) -> None:
+def test_other_globals_of_a_validated_function_do_not_count(project):
     digests = set()
     for other in ("[1]", "[2]", "(i for i in ())"):
         project.write(prep=f"{HEAD}OTHER = {other}\n{CALL}")
@@ -22,7 +22,7 @@ def test_other_globals_of_a_validated_function_do_not_count(project: Project) ->
     assert len(digests) == 1
 
 
-def test_an_adapter_of_a_type_is_refused_by_name(project: Project) -> None:
+def test_an_adapter_of_a_type_is_refused_by_name(project):
     project.write(prep=f"{HEAD}T = pydantic.TypeAdapter(int)\ndef f(x): return T.validate_python(x)\n")
     with pytest.raises(UnkeyableError, match=r"prep\.T: .*TypeAdapter.*create it in the function"):
         project.recipe()
@@ -38,8 +38,8 @@ def test_an_adapter_of_a_type_is_refused_by_name(project: Project) -> None:
     ],
 )
 def test_a_class_of_settings_counts_the_variables_that_it_reads(
-    project: Project, monkeypatch: pytest.MonkeyPatch, field: str, variable: str, counts: bool
-) -> None:
+    project, monkeypatch, field, variable, counts
+):
     """pydantic-settings puts their names together, of a prefix and the field's name, when one is made."""
     project.write(pydantic_settings="import pydantic\nclass BaseSettings(pydantic.BaseModel): pass\n")
     head = "import pydantic\nfrom pydantic_settings import BaseSettings\n"
@@ -52,7 +52,7 @@ def test_a_class_of_settings_counts_the_variables_that_it_reads(
     assert len(digests) == 1 + counts
 
 
-def test_the_first_use_of_a_model_changes_no_key() -> None:
+def test_the_first_use_of_a_model_changes_no_key():
     space: dict[str, Any] = {"__name__": "made", "pydantic": pydantic, "Optional": Optional}
     exec("class A(pydantic.BaseModel):\n    s: Optional['B'] = None\n", space)
     exec("class B(pydantic.BaseModel):\n    k: int = 2\n", space)

@@ -38,14 +38,14 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_draw_and_a_seed_are_reported_by_name(name: str) -> None:
+def test_a_draw_and_a_seed_are_reported_by_name(name):
     for use in (lambda: DRAWS[name](1), SEEDS[name]):
         with randomness.Guard() as guard:
             use()
         assert guard.drawn == {name}
 
 
-def test_local_generators_are_not_reported() -> None:
+def test_local_generators_are_not_reported():
     with randomness.Guard() as guard:
         random.Random(1).random()
         np.random.default_rng(1).random(10)
@@ -55,7 +55,7 @@ def test_local_generators_are_not_reported() -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_the_generators_are_put_back_where_they_were(name: str) -> None:
+def test_the_generators_are_put_back_where_they_were(name):
     SEEDS[name]()
     expected = DRAWS[name](8)
     SEEDS[name]()
@@ -64,7 +64,7 @@ def test_the_generators_are_put_back_where_they_were(name: str) -> None:
     assert list(DRAWS[name](8)) == list(expected)
 
 
-def test_a_check_in_the_middle_sees_what_was_drawn_so_far() -> None:
+def test_a_check_in_the_middle_sees_what_was_drawn_so_far():
     with randomness.Guard() as guard:
         assert guard.check() == set()
         np.random.rand()
@@ -74,14 +74,14 @@ def test_a_check_in_the_middle_sees_what_was_drawn_so_far() -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_thread_that_the_function_starts_draws_for_it(name: str) -> None:
+def test_a_thread_that_the_function_starts_draws_for_it(name):
     with randomness.Guard() as guard, ThreadPoolExecutor(1) as pool:
         first = pool.submit(DRAWS[name], 8).result()
     assert guard.drawn == {name}
     assert list(DRAWS[name](8)) == list(first)
 
 
-def test_threads_that_draw_nothing_do_not_count() -> None:
+def test_threads_that_draw_nothing_do_not_count():
     is_over = threading.Event()
     threads = [threading.Thread(target=is_over.wait, name=name) for name in ("prepcache-beat", "job")]
     for thread, is_alone in zip(threads, (True, False), strict=True):
@@ -101,7 +101,7 @@ def test_threads_that_draw_nothing_do_not_count() -> None:
         ("job.prefetch", False),
     ],
 )
-def test_a_thread_of_a_library_counts_by_what_it_does(module: str, is_alone: bool) -> None:
+def test_a_thread_of_a_library_counts_by_what_it_does(module, is_alone):
     is_over = threading.Event()
     kind = type("Thread", (threading.Thread,), {"__module__": module, "run": lambda thread: is_over.wait()})
     thread = kind()
@@ -113,7 +113,7 @@ def test_a_thread_of_a_library_counts_by_what_it_does(module: str, is_alone: boo
         thread.join()
 
 
-def test_a_function_that_raises_restores_the_generators() -> None:
+def test_a_function_that_raises_restores_the_generators():
     state = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), randomness.Guard() as guard:
         torch.randn(10)
@@ -122,7 +122,7 @@ def test_a_function_that_raises_restores_the_generators() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_numpys_generator_is_watched_when_loaded_late() -> None:
+def test_numpys_generator_is_watched_when_loaded_late():
     """`import numpy` does not load `numpy.random`; who asks for it does."""
     code = (
         "import sys, numpy\n"

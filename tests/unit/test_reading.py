@@ -50,26 +50,26 @@ STREAMS = [iter(range(3)), numbers(), numbers, lambda: [0, 1, 2], dict.fromkeys(
 
 
 @pytest.mark.parametrize("items", [*STREAMS, ByIndex(), range(3), [0, 1, 2]])
-def test_what_is_iterated_over_is_read(items: Any) -> None:
+def test_what_is_iterated_over_is_read(items):
     assert read_all(items) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("items", ["text", b"", {}, {1}, frozenset(), 3])
-def test_items_without_an_order_are_refused(items: Any) -> None:
+def test_items_without_an_order_are_refused(items):
     with pytest.raises(UnkeyableError, match="not a sequence: pass a list"):
         Source(items)
 
 
-def test_shares_have_their_numbers_in_the_stream() -> None:
+def test_shares_have_their_numbers_in_the_stream():
     assert read_all(range(100), Split(1, 2, 1, 3)) == list(range(3, 100, 6))
 
 
-def test_a_function_that_returns_no_items_is_refused() -> None:
+def test_a_function_that_returns_no_items_is_refused():
     with pytest.raises(TypeError, match=r"items\(\) returned a NoneType"):
         Source(lambda: None).begin()  # type: ignore[arg-type, return-value]
 
 
-def test_slow_items_and_large_ones_end_a_stretch_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_items_and_large_ones_end_a_stretch_early(monkeypatch):
     now = [0.0]
 
     def slow() -> Iterator[int]:
@@ -84,7 +84,7 @@ def test_slow_items_and_large_ones_end_a_stretch_early(monkeypatch: pytest.Monke
     assert [len(reading.read(100)[0]) for _ in range(4)] == [3, 8, 13, 13]
 
 
-def test_an_object_given_again_with_other_contents_is_another() -> None:
+def test_an_object_given_again_with_other_contents_is_another():
     def reused() -> Iterator[Any]:
         row, buffer = {"n": [0]}, np.zeros(1, int)
         for number in range(3):
@@ -100,9 +100,7 @@ def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
 
 
-def test_ranks_come_from_torchrun_or_a_process_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_come_from_torchrun_or_a_process_group(monkeypatch):
     assert ranks_here() == Ranks(0, 1) and split_here() == Split(0, 1, 0, 1)
     monkeypatch.setenv("RANK", "2")
     assert ranks_here() == Ranks(0, 1), "alone it says nothing"
@@ -117,16 +115,14 @@ def test_ranks_come_from_torchrun_or_a_process_group(
 
 
 @pytest.mark.parametrize(("rank", "ranks"), [("x", "2"), ("2", "2"), ("-1", "2"), ("0", "0"), ("", "1")])
-def test_a_rank_that_cannot_be_is_an_error_and_no_other_share(
-    monkeypatch: pytest.MonkeyPatch, rank: str, ranks: str
-) -> None:
+def test_a_rank_that_cannot_be_is_an_error_and_no_other_share(monkeypatch, rank, ranks):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", ranks)
     with pytest.raises(ConfigError, match=r"RANK=.*are not valid"):
         ranks_here()
 
 
-def test_who_deals_out_batches_to_the_ranks_gets_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_deals_out_batches_to_the_ranks_gets_all_items(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     dealer: Any = types.ModuleType("accelerate.data_loader")
@@ -153,7 +149,7 @@ class Read(IterableDataset[int]):
         yield from numbers[one.first :: one.step]
 
 
-def test_items_that_split_themselves_over_workers_are_read_whole() -> None:
+def test_items_that_split_themselves_over_workers_are_read_whole():
     assert sorted(DataLoader(Read(), batch_size=None, num_workers=2)) == list(range(20))
     with unsplit():
         assert streaming._workers() is None

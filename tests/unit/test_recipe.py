@@ -29,19 +29,19 @@ async def later(x: Any) -> Any:
     return x
 
 
-def test_the_name_does_not_count() -> None:
+def test_the_name_does_not_count():
     named = recipe(f, name="other")
     assert named.name == "other"
     assert named.digest == recipe(f).digest
 
 
-def test_a_directory_in_the_config_is_refused_until_it_is_marked(tmp_path: Any) -> None:
+def test_a_directory_in_the_config_is_refused_until_it_is_marked(tmp_path):
     with pytest.raises(UnkeyableError, match=r"config\.path.*prepcache\.tree"):
         recipe(f, config={"path": tmp_path})
     assert recipe(f, config={"path": prepcache.tree(tmp_path)}).config == {"path": tmp_path}
 
 
-def test_a_large_config_counts_whole_and_is_shown_short() -> None:
+def test_a_large_config_counts_whole_and_is_shown_short():
     large = {"text": "a" * (25 << 20), "table": bytes(25 << 20), "numbers": [*range(100_000)]}
     before = recipe(f, config=large)
     assert len(json.dumps(before.parts["config"])) < 1000
@@ -49,13 +49,13 @@ def test_a_large_config_counts_whole_and_is_shown_short() -> None:
     assert len({before.digest, *(recipe(f, config=large | other).digest for other in others)}) == 4
 
 
-def test_no_code_needs_a_version() -> None:
+def test_no_code_needs_a_version():
     with pytest.raises(UnkeyableError, match="version="):
         recipe(f, code=None)
     assert recipe(f, code=None, version="1").digest == recipe(g, code=None, version="1").digest
 
 
-def test_no_name_of_a_file_passes_for_two_files(project: Project) -> None:
+def test_no_name_of_a_file_passes_for_two_files(project):
     """One file called by the name of another, its digest, and the name of a third."""
     one, two = project.put("a.py", "one = 1"), project.put("b.py", "two = 2")
     project.write(prep="def f(x): return x")
@@ -82,7 +82,7 @@ def test_no_name_of_a_file_passes_for_two_files(project: Project) -> None:
         ({"environment": ["no-such"]}, "which is not installed"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], words: str) -> None:
+def test_options_that_cannot_work_are_refused(options, words):
     """A guess would be another key, or files that are not read."""
     with pytest.raises((TypeError, ValueError, UnkeyableError), match=words):
         recipe(**{"preprocess": f, **options})
@@ -91,7 +91,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], words: st
             ItemHasher(**options)
 
 
-def test_the_parts_are_json_and_show_the_config_leaf_by_leaf() -> None:
+def test_the_parts_are_json_and_show_the_config_leaf_by_leaf():
     made = recipe(f, config={"size": 3, "deep": {"list": [1, "b"]}}, version="7")
     parts = json.loads(json.dumps(made.parts))
     assert {path: leaf["text"] for path, leaf in parts["config"].items()} == {
@@ -106,7 +106,7 @@ def lines(before: Recipe, now: Recipe) -> list[str]:
     return [difference.line for difference in differences(before.parts, now.parts)]
 
 
-def test_an_edited_config_file_is_explained_by_its_contents(tmp_path: Any) -> None:
+def test_an_edited_config_file_is_explained_by_its_contents(tmp_path):
     path = tmp_path / "vocabulary.txt"
     path.write_text("one")
     before = recipe(f, config={"path": path, "text": str(path)})
@@ -129,7 +129,7 @@ class Account:
     api_key: str
 
 
-def test_a_dataclass_in_the_config_is_explained_by_its_fields() -> None:
+def test_a_dataclass_in_the_config_is_explained_by_its_fields():
     before = recipe(f, config={"settings": Settings(1, Settings(2))})
     [line] = lines(before, recipe(f, config={"settings": Settings(128, Settings(2))}))
     assert line == "config.settings.size 1 -> 128"
@@ -138,7 +138,7 @@ def test_a_dataclass_in_the_config_is_explained_by_its_fields() -> None:
     assert "hidden" not in json.dumps(recipe(f, config={"account": Account("hidden")}).parts)
 
 
-def test_an_unkeyable_value_is_refused_without_inner_frames() -> None:
+def test_an_unkeyable_value_is_refused_without_inner_frames():
     with pytest.raises(UnkeyableError, match=r"config\.a\[0\]\.file.*cannot pickle") as refused:
         recipe(f, config={"a": [Holder()]})
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
@@ -150,7 +150,7 @@ class Holder:
         self.file = (line for line in ())
 
 
-def test_a_config_that_the_function_changes_is_named() -> None:
+def test_a_config_that_the_function_changes_is_named():
     made = recipe(f, config={"sizes": [1, 2]})
     made.config["sizes"].append(3)
     assert drift(made) == {"config.sizes[2]": True}
@@ -180,7 +180,7 @@ def h(x, part=f): return part(x), g(x)
 """
 
 
-def test_globals_that_the_code_stores_to_are_recognized(project: Project) -> None:
+def test_globals_that_the_code_stores_to_are_recognized(project):
     project.write(prep=ALTERING)
     module = project.load()
     made = recipe(module.h)
@@ -195,7 +195,7 @@ def test_globals_that_the_code_stores_to_are_recognized(project: Project) -> Non
     }  # fmt: skip
 
 
-def test_classes_of_items_count_by_what_they_reach(project: Project) -> None:
+def test_classes_of_items_count_by_what_they_reach(project):
     project.write(
         prep="def f(item): return item['spec'].value()",
         specs="import helper\nclass Spec(int):\n    def value(self): return helper.scale(self)",
@@ -226,7 +226,7 @@ def test_classes_of_items_count_by_what_they_reach(project: Project) -> None:
     assert again.digest != made.digest
 
 
-def test_two_classes_of_items_with_one_name_are_refused(project: Project) -> None:
+def test_two_classes_of_items_with_one_name_are_refused(project):
     project.write(prep="def made(n):\n    class Item(int): pass\n    return Item\ndef f(item): return item")
     module = project.load()
     with pytest.raises(UnkeyableError, match=r"two classes are named prep\.made\.<locals>\.Item"):

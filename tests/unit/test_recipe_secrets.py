@@ -23,7 +23,7 @@ SECRETS = (
 
 
 @pytest.mark.parametrize("names", [SECRETS, "tokenizer tokens max_tokens pad_token author keys size"])
-def test_secrets_are_known_by_whole_words_in_their_names(names: str) -> None:
+def test_secrets_are_known_by_whole_words_in_their_names(names):
     assert [name for name in names.split() if is_secret(name) is not (names is SECRETS)] == []
 
 
@@ -40,7 +40,7 @@ class Fetch:
         return x
 
 
-def test_what_a_function_is_given_counts_as_a_secret_too() -> None:
+def test_what_a_function_is_given_counts_as_a_secret_too():
     """A digest of it that everybody can work out would tell a guess from the secret."""
     for make in (Fetch, lambda secret: functools.partial(f, api_key=secret)):
         plain, one, other = (recipe(make(secret)) for secret in ("hunter2", "hunter2", "hunter3"))
@@ -69,7 +69,7 @@ HIDDEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("given", HIDDEN.values(), ids=HIDDEN)
-def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(given: dict[str, Any]) -> None:
+def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(given):
     parts = recipe(f, config={**given, "open": "http://me@host:80/a", "size": 2}).parts
     assert "hunter" not in json.dumps(parts)
     assert "//me@host:80/a" in parts["config"]["open"]["text"] and parts["config"]["size"]["text"] == "2"
@@ -78,9 +78,7 @@ def test_a_secret_counts_but_is_kept_only_as_a_keyed_hash(given: dict[str, Any])
 
 
 @pytest.mark.parametrize("name", ["DATABASE", "MY_API_KEY"])
-def test_a_secret_variable_is_not_kept_readable(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_secret_variable_is_not_kept_readable(project, monkeypatch, name):
     project.write(prep=f"import os\ndef f(x): return os.environ[{name!r}]")
     monkeypatch.setenv(name, URL)
     before = project.recipe()
@@ -89,7 +87,7 @@ def test_a_secret_variable_is_not_kept_readable(
     assert project.digest() != before.digest
 
 
-def test_a_secret_in_a_global_or_an_object_is_not_readable(project: Project) -> None:
+def test_a_secret_in_a_global_or_an_object_is_not_readable(project):
     text = (
         "import dataclasses\nclass Base: pass\n@dataclasses.dataclass\nclass Login(Base):\n    password: str\n"
         "OPTIONS = {{'api_key': '{0}'}}\nLOGIN = Login('{0}')\ndef f(x, login): return OPTIONS, LOGIN"
@@ -113,9 +111,7 @@ def test_a_secret_in_a_global_or_an_object_is_not_readable(project: Project) -> 
 @pytest.mark.parametrize(
     "given", [["--hf-token=tops3cret"], ["hub.token=tops3cret"], ["--size", "2", "--api-key", "tops3cret"]]
 )
-def test_a_secret_of_the_command_line_is_not_shown(
-    project: Project, monkeypatch: pytest.MonkeyPatch, given: list[str]
-) -> None:
+def test_a_secret_of_the_command_line_is_not_shown(project, monkeypatch, given):
     project.write(prep="import argparse\ndef f(x): return argparse.ArgumentParser().parse_args()")
     shown = []
     for argv in (given, ["--size", "tops3cret"]):

@@ -33,7 +33,7 @@ def there(ds: Any, cached: set[int]) -> None:
         places.artifact[position] = 0
 
 
-def test_each_epoch_is_another_permutation_of_all_positions(ds: CachedDataset[int]) -> None:
+def test_each_epoch_is_another_permutation_of_all_positions(ds):
     sampler = CachedFirstSampler(ds, generator=seeded(1))
     first, second = list(sampler), list(sampler)
     assert sorted(first) == sorted(second) == list(range(COUNT)) and len(sampler) == COUNT
@@ -42,14 +42,14 @@ def test_each_epoch_is_another_permutation_of_all_positions(ds: CachedDataset[in
     assert list(CachedFirstSampler(ds, generator=seeded(2))) != first
 
 
-def test_cached_samples_come_first_and_in_random_order(ds: CachedDataset[int]) -> None:
+def test_cached_samples_come_first_and_in_random_order(ds):
     there(ds, set(range(20)))
     order = list(CachedFirstSampler(ds, generator=seeded(1)))
     assert set(order[:20]) == set(range(20)) and sorted(order) == list(range(COUNT))
     assert order[:20] != sorted(order[:20]) and order[20:] != sorted(order[20:])
 
 
-def test_what_others_make_meanwhile_comes_next(ds: CachedDataset[int]) -> None:
+def test_what_others_make_meanwhile_comes_next(ds):
     positions = iter(CachedFirstSampler(ds, generator=seeded(1)))
     given = [next(positions)]
     made = {position for position in range(COUNT) if position not in given and position % 3 == 0}
@@ -61,7 +61,7 @@ def test_what_others_make_meanwhile_comes_next(ds: CachedDataset[int]) -> None:
 
 @pytest.mark.parametrize("asked", [0, 17, COUNT])
 @pytest.mark.parametrize("ahead", [0, 5])
-def test_an_epoch_is_resumed_where_it_stood(ds: CachedDataset[int], asked: int, ahead: int) -> None:
+def test_an_epoch_is_resumed_where_it_stood(ds, asked, ahead):
     """Whatever a DataLoader had asked for ahead; later epochs are those of the run that went on."""
     whole = CachedFirstSampler(ds, generator=seeded(1))
     positions = iter(whole)
@@ -74,7 +74,7 @@ def test_an_epoch_is_resumed_where_it_stood(ds: CachedDataset[int], asked: int, 
     assert list(resumed) == list(whole)
 
 
-def test_ranks_share_an_epoch_in_parts_of_one_length(ds: CachedDataset[int]) -> None:
+def test_ranks_share_an_epoch_in_parts_of_one_length(ds):
     for generator in (lambda: None, lambda: seeded(4)):
         ranks = [
             CachedFirstSampler(ds, generator=generator(), num_replicas=3, rank=rank) for rank in range(3)
@@ -85,7 +85,7 @@ def test_ranks_share_an_epoch_in_parts_of_one_length(ds: CachedDataset[int]) -> 
             assert {position for part in parts for position in part} == set(range(COUNT))
 
 
-def test_what_cannot_be_sampled_is_refused_by_name(ds: CachedDataset[int]) -> None:
+def test_what_cannot_be_sampled_is_refused_by_name(ds):
     with pytest.raises(TypeError, match="takes a CachedDataset, not list"):
         CachedFirstSampler([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_replicas - 1 = 1, not 2"):
@@ -110,6 +110,6 @@ def test_what_cannot_be_sampled_is_refused_by_name(ds: CachedDataset[int]) -> No
         sampler.state_dict(1)
 
 
-def test_an_empty_data_set_has_empty_epochs() -> None:
+def test_an_empty_data_set_has_empty_epochs():
     empty = CachedDataset([], make, lazy=True, progress=False)
     assert list(CachedFirstSampler(empty)) == [] == list(CachedFirstSampler(empty, num_replicas=2))

@@ -18,7 +18,7 @@ from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
 
-def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -> None:
+def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench):
     assert bench.daemon.requests == []
     assert Session.current(bench.session.client) is bench.session
     other = Session.current(
@@ -32,9 +32,7 @@ def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -
     assert bench.sent("POST", "/v1/resolve")[0].headers["prepcache-session"] == "s1.t"
 
 
-def test_a_client_that_reads_is_no_session_of_one_that_stores(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_reads_is_no_session_of_one_that_stores(bench, monkeypatch):
     monkeypatch.setenv("PREPCACHE", "readonly")
     reading = Session.current(Client(bench.session.client.url))
     assert reading is not bench.session and not reading.client.mode.is_writing
@@ -42,14 +40,14 @@ def test_a_client_that_reads_is_no_session_of_one_that_stores(
     assert Session.current(bench.session.client) is bench.session
 
 
-def test_a_resolve_without_hold_needs_no_session(bench: Bench) -> None:
+def test_a_resolve_without_hold_needs_no_session(bench):
     bench.world.artifacts = [7]
     found = bench.session.resolve(SomeRecipe(), hold=False)
     assert [r.digest for r in found.artifacts] == [f"{7:064x}"]
     assert [r.path for r in bench.daemon.requests] == ["/v1/resolve"]
 
 
-def test_a_generation_from_the_future_starts_over(bench: Bench) -> None:
+def test_a_generation_from_the_future_starts_over(bench):
     def answer(request: Request) -> Any:
         if request.json["generation"] > 2:
             return problem("future-generation", 409)
@@ -60,7 +58,7 @@ def test_a_generation_from_the_future_starts_over(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("request_for", ["lease", "commit"])
-def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench, request_for: str) -> None:
+def test_a_forgotten_session_is_reopened_with_its_holds(bench, request_for):
     """Also where a commit hears of it, which is not repeated: its leases are forgotten, too."""
     bench.world.artifacts = [1, 2]
     removed: list[set[str]] = []
@@ -86,7 +84,7 @@ def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench, request_fo
     assert again.json["hold"] and again.json["register"] == {"format": 1}
 
 
-def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
+def test_a_daemon_that_forgets_for_ever_is_given_up(bench):
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
     with pytest.raises(DaemonUnreachable, match="does not know a session"):
@@ -94,9 +92,7 @@ def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
     assert bench.world.opened == 2
 
 
-def test_names_and_parts_are_sent_as_a_daemon_takes_them(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_and_parts_are_sent_as_a_daemon_takes_them(bench, monkeypatch):
     monkeypatch.setattr(wire, "MAX_PARTS_BYTES", 1000)
     recipe = SomeRecipe(
         name="a\nb\udcff" + "x" * 500, parts={"format": 1, "code": "c" * 2000, "config": "d" * 500}
@@ -110,14 +106,14 @@ def test_names_and_parts_are_sent_as_a_daemon_takes_them(
 @pytest.mark.parametrize(
     "code", ["unauthorized", "forbidden", "protocol-mismatch", "store-error", "limit-exceeded"]
 )
-def test_a_daemon_that_will_not_have_us_is_no_error_of_the_job(bench: Bench, code: str) -> None:
+def test_a_daemon_that_will_not_have_us_is_no_error_of_the_job(bench, code):
     bench.world.said["POST sessions"] = lambda r: problem(code, 403, "not for you")
     with pytest.raises(DaemonUnreachable, match="not for you"):
         bench.session.resolve(SomeRecipe())
     assert bench.session.is_gone
 
 
-def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
+def test_a_heartbeat_carries_progress_use_and_drops(bench):
     heard: list[set[str]] = []
 
     class DataSet:
@@ -148,7 +144,7 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
     assert any(b["dropped"] == [digest] for b in beats)
 
 
-def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_no_room_for_may_fit_after_drops(bench, monkeypatch):
     monkeypatch.setattr(waits, "BEAT_SHORTEST_S", 600.0)
     bench.world.artifacts = [1]
     found = bench.session.resolve(SomeRecipe())
@@ -164,7 +160,7 @@ def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench, monkeypatch
     assert len(bench.sent("POST", "/leases")) == 2
 
 
-def test_who_is_declined_waits_for_threads_that_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_declined_waits_for_threads_that_look(bench, monkeypatch):
     """They are about to drop what their answers hold; two that look and are declined wait for neither."""
     monkeypatch.setattr(waits, "DROPS_S", 600.0)
     bench.world.artifacts = [1]
@@ -198,7 +194,7 @@ def test_who_is_declined_waits_for_threads_that_look(bench: Bench, monkeypatch: 
     assert granted == {1: (0,), 2: (0,)}
 
 
-def test_a_thread_that_looks_for_long_is_waited_for_briefly(bench: Bench) -> None:
+def test_a_thread_that_looks_for_long_is_waited_for_briefly(bench):
     bench.session.resolve(SomeRecipe())
     budget, is_looking, is_over = bench.session.budget, threading.Event(), threading.Event()
 
@@ -218,7 +214,7 @@ def test_a_thread_that_looks_for_long_is_waited_for_briefly(bench: Bench) -> Non
     assert budget.remaining_s < 0.3, "all but what every answer may take"
 
 
-def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench: Bench) -> None:
+def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench):
     bench.world.artifacts = [1]
     found = bench.session.resolve(SomeRecipe())
     is_telling, may_end = threading.Event(), threading.Event()
@@ -241,9 +237,7 @@ def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench: Bench) -> None
     assert is_waiting and not declined.is_alive()
 
 
-def test_who_is_declined_waits_for_what_a_poll_has_found(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_declined_waits_for_what_a_poll_has_found(bench, monkeypatch):
     """It holds all that it found, too, until the useless is dropped."""
     artifacts: Any = ArtifactSet(SomeRecipe(), bench.session.client, root=None, trust="stat")  # type: ignore[arg-type]
     heartbeat, is_waiting = bench.session.heartbeat, list[bool]()
@@ -262,7 +256,7 @@ def test_who_is_declined_waits_for_what_a_poll_has_found(
     assert is_waiting == [True] and not declined.is_alive()
 
 
-def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:
+def test_what_a_lost_beat_told_is_told_again(bench):
     beats: list[Any] = []
 
     def beat(request: Request) -> Any:
@@ -277,7 +271,7 @@ def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:
     wait_until(lambda: beats[-1] == [])
 
 
-def test_a_beat_that_hears_of_its_end_opens_a_new_session(bench: Bench) -> None:
+def test_a_beat_that_hears_of_its_end_opens_a_new_session(bench):
     def beat(request: Request) -> Any:
         if request.headers["prepcache-session"] == "s1.t":
             return problem("unknown-session", 410)
@@ -290,9 +284,7 @@ def test_a_beat_that_hears_of_its_end_opens_a_new_session(bench: Bench) -> None:
     )
 
 
-def test_beats_that_fail_neither_speak_nor_spend_patience(
-    bench: Bench, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_beats_that_fail_neither_speak_nor_spend_patience(bench, caplog, capfd):
     beats: list[int] = []
 
     def beat(request: Request) -> Any:
@@ -306,7 +298,7 @@ def test_beats_that_fail_neither_speak_nor_spend_patience(
     assert caplog.records == [] and capfd.readouterr() == ("", "")
 
 
-def test_a_beat_that_hangs_begins_an_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beat_that_hangs_begins_an_outage(bench, monkeypatch):
     """A job that only starts workers asks nothing; each of them would wait for the daemon in vain."""
     monkeypatch.setattr(waits, "BEAT_LIMIT_S", 0.1)
     monkeypatch.setattr(waits, "BUDGET_S", 0.0)
@@ -320,7 +312,7 @@ def test_a_beat_that_hangs_begins_an_outage(bench: Bench, monkeypatch: pytest.Mo
     assert bench.session.budget.remaining_s == 0.6
 
 
-def test_another_threads_opening_is_waited_for_within_the_budget(bench: Bench) -> None:
+def test_another_threads_opening_is_waited_for_within_the_budget(bench):
     """A thread that nobody waits for may be at it for long."""
     is_asked, may_answer = threading.Event(), threading.Event()
 
@@ -350,7 +342,7 @@ def test_another_threads_opening_is_waited_for_within_the_budget(bench: Bench) -
     assert bench.world.opened == 1
 
 
-def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
+def test_closing_says_goodbye_after_what_is_left_to_do(bench):
     """Of those who are there still; who was dropped is not kept for it."""
     done: list[tuple[str, int]] = []
 
@@ -374,9 +366,7 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
     assert Session.current(bench.session.client) is not bench.session
 
 
-def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(bench, monkeypatch):
     """Of all its data sets together; only one that starts has more."""
     waited: list[float] = []
     monkeypatch.setattr(bench.session.heartbeat, "wait", waited.append)
@@ -388,9 +378,7 @@ def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(
     assert sum(waited) + waits.LEAST_S == 0.75
 
 
-def test_at_its_end_a_job_says_why_its_daemon_did_not_start(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_at_its_end_a_job_says_why_its_daemon_did_not_start(bench, monkeypatch, caplog):
     class Dying(Endpoint):
         looks = 0
         is_listening = False
@@ -413,9 +401,7 @@ def test_at_its_end_a_job_says_why_its_daemon_did_not_start(
 
 
 @pytest.mark.parametrize("age_s", [1.0, 6.0])
-def test_at_its_end_a_worker_waits_for_a_daemon_that_starts(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, age_s: float
-) -> None:
+def test_at_its_end_a_worker_waits_for_a_daemon_that_starts(bench, monkeypatch, age_s):
     """An outage that is over ends at once. One that has started long ago hangs: no worker waits for it."""
     tries: list[float] = []
 
@@ -439,7 +425,7 @@ def test_at_its_end_a_worker_waits_for_a_daemon_that_starts(
     assert not session.is_away
 
 
-def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_ends_when_the_daemon_answers_again(bench, caplog):
     session, returns = bench.session, list[int]()
 
     class Waiting:
@@ -480,7 +466,7 @@ def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pyte
     assert len(messages) == 2 and "the daemon answers again" in messages[1]
 
 
-def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None:
+def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench):
     before = set(threading.enumerate())  # the sessions of other tests may end a little later
 
     def watches() -> list[threading.Thread]:

@@ -14,7 +14,7 @@ from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
 
-def test_a_lease_names_items_as_one_run_of_digests(bench: Bench) -> None:
+def test_a_lease_names_items_as_one_run_of_digests(bench):
     answer = bench.session.lease(RECIPE, 3, items(5), want=2, cost_s=1.5, nbytes=10, wait_s=60.0)
     assert answer.granted == (0, 1) and answer.lease == wire.Lease("l1", "lt", 15.0)
     sent = bench.sent("POST", "/v1/leases")[0].json
@@ -27,7 +27,7 @@ def told_lost(bench: Bench) -> list[tuple[str, list[str]]]:
     return [(sent.json["lease"], sent.json["lost"]) for sent in bench.sent("POST", "/v1/leases")]
 
 
-def test_a_lease_with_a_lost_answer_is_given_back(bench: Bench) -> None:
+def test_a_lease_with_a_lost_answer_is_given_back(bench):
     answers = [None, problem("store-error", 500), None]
 
     def lose(request: Request) -> Any:
@@ -47,7 +47,7 @@ def test_a_lease_with_a_lost_answer_is_given_back(bench: Bench) -> None:
     ]  # fmt: skip
 
 
-def test_a_lost_lease_is_given_back_by_a_heartbeat(bench: Bench) -> None:
+def test_a_lost_lease_is_given_back_by_a_heartbeat(bench):
     bench.world.said["POST leases"] = lambda r: problem("store-error", 500)
     with pytest.raises(StoreError):
         bench.session.lease(RECIPE, 0, items(1), want=1)
@@ -59,7 +59,7 @@ def test_a_lost_lease_is_given_back_by_a_heartbeat(bench: Bench) -> None:
     assert bench.sent("POST", "/s1/beat")[-1].json["lost"] == []
 
 
-def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None:
+def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench):
     bench.world.said["POST leases"] = lambda r: reply(
         {"lease": {"id": "l", "token": "t", "deadline_s": 1}, "granted": [5]}
     )
@@ -69,7 +69,7 @@ def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("answer", ["stored", "declined", "lease-lapsed", "none"])
-def test_a_repeated_commit_leaves_its_file_unless_refused(bench: Bench, answer: str) -> None:
+def test_a_repeated_commit_leaves_its_file_unless_refused(bench, answer):
     """No session sweeps it before it ends: meanwhile it would count in a cache that is full."""
     asked: list[Request] = []
 
@@ -90,9 +90,7 @@ def test_a_repeated_commit_leaves_its_file_unless_refused(bench: Bench, answer: 
     assert len(left) == (answer in ("stored", "none"))
 
 
-def test_a_thread_stops_with_a_session_that_was_given_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_stops_with_a_session_that_was_given_up(bench, monkeypatch):
     """Its leases may be known to nobody: who asks for their items in it gets none, and drops its work."""
     monkeypatch.setattr("prepcache.daemon.waits.LOOK_S", 1e6)
     bench.session.resolve(SomeRecipe())
@@ -105,7 +103,7 @@ def test_a_thread_stops_with_a_session_that_was_given_up(
     assert bench.sent("POST", "/v1/leases") == []
 
 
-def test_a_hanging_background_commit_ends_at_no_cost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_background_commit_ends_at_no_cost(bench, monkeypatch):
     """Others wait for its items."""
 
     def hang(request: Request) -> Any:
@@ -123,7 +121,7 @@ def test_a_hanging_background_commit_ends_at_no_cost(bench: Bench, monkeypatch: 
     assert not bench.session.is_gone and bench.session.budget.remaining_s == before
 
 
-def test_without_a_shared_folder_files_are_transferred(bench: Bench) -> None:
+def test_without_a_shared_folder_files_are_transferred(bench):
     from blake3 import blake3
 
     (bench.world.root / "instance").write_text("another daemon's")
@@ -140,7 +138,7 @@ def test_without_a_shared_folder_files_are_transferred(bench: Bench) -> None:
     assert path.read_bytes() == b"data"
 
 
-def test_a_process_sweeps_downloads_once(bench: Bench) -> None:
+def test_a_process_sweeps_downloads_once(bench):
     from blake3 import blake3
 
     sent = {blake3(data).hexdigest(): data for data in (b"data", b"more")}
@@ -155,7 +153,7 @@ def test_a_process_sweeps_downloads_once(bench: Bench) -> None:
     assert first.read_bytes() == b"data", "whatever the clock does"
 
 
-def test_downloads_of_days_ago_that_are_needed_are_kept(bench: Bench) -> None:
+def test_downloads_of_days_ago_that_are_needed_are_kept(bench):
     """Nothing is fetched again; what no job needs goes."""
     (bench.world.root / "instance").write_text("another daemon's")
     bench.world.artifacts = [1, 2]

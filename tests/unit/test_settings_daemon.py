@@ -29,7 +29,7 @@ def toml(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_the_command_line_wins_over_environment_and_file(tmp_path: Path) -> None:
+def test_the_command_line_wins_over_environment_and_file(tmp_path):
     config = toml(tmp_path, 'root = "/file"\nuds = "/file.sock"\nlog_level = "debug"\n')
     environ = {"PREPCACHED_ROOT": "/environ", "PREPCACHED_UDS": "/environ.sock"}
     found = load({"root": "/option", "uds": None}, environ | {"PREPCACHED_CONFIG": str(config)})
@@ -37,7 +37,7 @@ def test_the_command_line_wins_over_environment_and_file(tmp_path: Path) -> None
     assert found.max_bytes is None and found.idle_exit is None
 
 
-def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: Path) -> None:
+def test_every_setting_can_be_given_in_every_place(tmp_path, token_file):
     given: dict[str, Any] = {
         "root": "/r", "uds": "/s", "host": "127.0.0.1", "port": 80, "token_file": str(token_file),
         "group": "0", "max_bytes": "1GiB", "min_free": "1MB", "admins": "0,1", "allowed_hosts": "a,b",
@@ -58,13 +58,13 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path, token_file: P
     assert TOKEN not in repr(by_file)
 
 
-def test_trusted_users_make_no_sense_where_all_share() -> None:
+def test_trusted_users_make_no_sense_where_all_share():
     with pytest.raises(ConfigError, match="trusted"):
         load({"trusted": "0"}, {"HOME": "/home/x"})
     assert load({"trusted": "0", "isolation": "user"}, {"HOME": "/home/x"}).trusted == (0,)
 
 
-def test_the_users_own_root_and_socket_are_the_default() -> None:
+def test_the_users_own_root_and_socket_are_the_default():
     found = load({}, {"HOME": "/home/x"})
     assert found.root == Path("/home/x/.cache/prepcache") and found.uds == found.root / "prepcached.sock"
     found = load({}, {"XDG_CACHE_HOME": "/c", "XDG_RUNTIME_DIR": "/run/user/1"})
@@ -76,12 +76,12 @@ def test_the_users_own_root_and_socket_are_the_default() -> None:
     [("4096", 4096), ("1k", 1024), ("1KB", 1000), ("1KiB", 1024), ("1.5 GiB", 3 << 29), ("200GiB", 200 << 30),
      ("2T", 2 << 40), (7, 7)],
 )  # fmt: skip
-def test_sizes_are_read(text: Any, expected: int) -> None:
+def test_sizes_are_read(text, expected):
     assert size_bytes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1XB", "1 2", -1, True, 1.5, None, "1e9"])
-def test_what_is_no_size_is_refused(text: Any) -> None:
+def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="a size"):
         size_bytes(text)
 
@@ -113,7 +113,7 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
         ({"metrics_listen": "9109"}, "must be HOST:PORT"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_mend(options: dict[str, Any], told: str) -> None:
+def test_what_cannot_work_is_refused_with_the_mend(options, told):
     with pytest.raises(ConfigError) as caught:
         load(options, {"HOME": "/home/x"})
     assert told in str(caught.value)
@@ -129,7 +129,7 @@ def test_what_cannot_work_is_refused_with_the_mend(options: dict[str, Any], told
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: bytes | None, told: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, told):
     config = tmp_path / "prepcached.toml"
     if text is not None:
         config.write_bytes(text)
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: bytes | Non
         load({}, {}, config)
 
 
-def test_a_variable_that_is_no_setting_is_refused() -> None:
+def test_a_variable_that_is_no_setting_is_refused():
     with pytest.raises(ConfigError, match=r"PREPCACHED_MAX_BYTE: there .* did you mean max_bytes"):
         load({}, {"PREPCACHED_MAX_BYTE": "1"})
 
@@ -151,9 +151,7 @@ def test_a_variable_that_is_no_setting_is_refused() -> None:
         (TOKEN, 0o644, "chmod 600"),
     ],
 )
-def test_a_poor_or_open_token_is_refused_and_not_shown(
-    token_file: Path, text: str, mode: int, told: str
-) -> None:
+def test_a_poor_or_open_token_is_refused_and_not_shown(token_file, text, mode, told):
     token_file.write_text(text)
     token_file.chmod(mode)
     with pytest.raises(ConfigError, match=told) as caught:
@@ -161,12 +159,12 @@ def test_a_poor_or_open_token_is_refused_and_not_shown(
     assert text not in str(caught.value)
 
 
-def test_a_socket_from_systemd_needs_no_other() -> None:
+def test_a_socket_from_systemd_needs_no_other():
     assert load({}, {"HOME": "/"}, activated=True).uds is None
     assert settings.load({"uds": "/s"}, {"HOME": "/"}, activated=True).uds == Path("/s")
 
 
-def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, token_file: Path) -> None:
+def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path, token_file):
     refused = CliRunner().invoke(cli.app, ["check", "--root", ""]).exception
     assert isinstance(refused, ConfigError), "and no root is the working directory"
     given = ["--root", str(tmp_path), "--host", "::1", "--port", "1", "--token-file", str(token_file)]
@@ -175,7 +173,7 @@ def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, 
         assert json.loads(checked.stdout)["uds"] == uds
 
 
-def test_settings_are_checked_without_a_start(tmp_path: Path, token_file: Path) -> None:
+def test_settings_are_checked_without_a_start(tmp_path, token_file):
     config = toml(tmp_path, f'root = "{tmp_path}/root"\ntoken_file = "{token_file}"\nmax_bytes = "1GiB"\n')
     checked = CliRunner().invoke(cli.app, ["serve", "--config", str(config), "--check-config"])
     told = json.loads(checked.stdout)

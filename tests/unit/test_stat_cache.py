@@ -58,16 +58,14 @@ def fill(memo: StatCache, numbers: Any) -> None:
         (-1, 10, False),
     ],
 )
-def test_a_young_stamp_is_not_recorded(
-    tmp_path: Path, mtime_age_s: float, ctime_age_s: float, is_kept: bool
-) -> None:
+def test_a_young_stamp_is_not_recorded(tmp_path, mtime_age_s, ctime_age_s, is_kept):
     memo = make(tmp_path)
     young = (1, 2, 3, NOW_NS - int(mtime_age_s * 1e9), NOW_NS - int(ctime_age_s * 1e9))
     assert memo.add(young, digest(1), NOW_NS) is is_kept
     assert (memo.get(young) is not None) is is_kept
 
 
-def test_the_age_that_must_pass_depends_on_the_filesystem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_age_that_must_pass_depends_on_the_filesystem(monkeypatch):
     table = [(os.makedev(0, 1), "ext4"), (os.makedev(0, 2), "nfs4"), (os.makedev(0, 3), "fuse.sshfs")]
     monkeypatch.setattr(stamps, "_windows", {})
     monkeypatch.setattr(stamps, "_mounted", lambda: table)
@@ -76,9 +74,7 @@ def test_the_age_that_must_pass_depends_on_the_filesystem(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["vfat", "exfat", "squashfs", "erofs", "iso9660"])
-def test_no_stamp_is_recorded_without_change_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_no_stamp_is_recorded_without_change_times(tmp_path, monkeypatch, kind):
     """The file may be written anew with all its times as before."""
     device = os.makedev(0, 9)
     monkeypatch.setattr(stamps, "_windows", {})
@@ -89,14 +85,12 @@ def test_no_stamp_is_recorded_without_change_times(
     assert memo.get(old) is None
 
 
-def test_the_mount_table_of_this_machine_is_read() -> None:
+def test_the_mount_table_of_this_machine_is_read():
     assert os.stat("/proc").st_dev in dict(stamps._mounted())
 
 
 @pytest.mark.parametrize("is_of_another", [False, True])
-def test_a_folder_that_others_may_write_to_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_another: bool
-) -> None:
+def test_a_folder_that_others_may_write_to_is_not_believed(tmp_path, monkeypatch, is_of_another):
     memo = make(tmp_path)
     fill(memo, [1])
     memo.flush()
@@ -108,7 +102,7 @@ def test_a_folder_that_others_may_write_to_is_not_believed(
     assert make(tmp_path).get(stamp(1)) is None
 
 
-def test_a_segment_that_others_may_write_is_not_believed(tmp_path: Path) -> None:
+def test_a_segment_that_others_may_write_is_not_believed(tmp_path):
     memo = make(tmp_path)
     fill(memo, range(5))
     memo.flush()
@@ -123,7 +117,7 @@ def test_a_segment_that_others_may_write_is_not_believed(tmp_path: Path) -> None
     assert make(tmp_path).get(stamp(1)) == digest(1)
 
 
-def test_a_memo_that_cannot_be_written_forgets(tmp_path: Path) -> None:
+def test_a_memo_that_cannot_be_written_forgets(tmp_path):
     (tmp_path / "memo").write_bytes(b"a file in the way")
     memo = make(tmp_path)
     fill(memo, [1])
@@ -133,7 +127,7 @@ def test_a_memo_that_cannot_be_written_forgets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> None:
+def test_a_corrupt_segment_never_answers_wrong(tmp_path, seed):
     memo = make(tmp_path)
     fill(memo, range(30))
     memo.flush()
@@ -158,7 +152,7 @@ def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> Non
     assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
 
 
-def test_older_records_go_beyond_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_records_go_beyond_the_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(stat_cache, "MAX_RECORDS", 30)
     memo = make(tmp_path)
     for start in range(0, 100, 10):
@@ -170,7 +164,7 @@ def test_older_records_go_beyond_the_bound(tmp_path: Path, monkeypatch: pytest.M
     assert 10 <= len(kept) <= 40
 
 
-def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_swept(tmp_path):
     clock = Clock()
     memo = make(tmp_path, clock)
     fill(memo, [1])
@@ -183,7 +177,7 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path):
     script = (
         "import sys; from prepcache.keys.files.stat_cache import StatCache\n"
         "memo = StatCache(sys.argv[1], window_ns=lambda d: -10**20)\n"
@@ -204,7 +198,7 @@ def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> Non
     assert len(list((tmp_path / "memo").glob("*.seg"))) < 40
 
 
-def test_a_forked_child_does_not_write_what_its_parent_learned(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_write_what_its_parent_learned(tmp_path):
     memo = make(tmp_path)
     fill(memo, [1])
     child = os.fork()
@@ -216,7 +210,7 @@ def test_a_forked_child_does_not_write_what_its_parent_learned(tmp_path: Path) -
     assert make(tmp_path).get(stamp(1)) == digest(1)
 
 
-def test_a_segment_that_is_cut_short_in_use_knows_less(tmp_path: Path) -> None:
+def test_a_segment_that_is_cut_short_in_use_knows_less(tmp_path):
     """A file that shrinks under a map would kill the process."""
     memo = make(tmp_path)
     fill(memo, range(2000))
@@ -239,7 +233,7 @@ def text_of(item: int) -> str:
     return str(item)
 
 
-def test_a_data_set_that_is_open_keeps_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_that_is_open_keeps_no_descriptor(tmp_path, monkeypatch):
     """A segment of the stat cache keeps one; a file among the items would write another once it is old."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PREPCACHE", "off")

@@ -44,7 +44,7 @@ def f(x):
 """
 
 
-def test_a_global_set_by_the_job_is_named(project: Project) -> None:
+def test_a_global_set_by_the_job_is_named(project):
     project.write(prep=PREP)
     module = project.load()
     guard = RecipeGuard(recipe(module.f))
@@ -57,7 +57,7 @@ def test_a_global_set_by_the_job_is_named(project: Project) -> None:
     assert guard.check() == ["prep.SIZE"], "some was made with the other one"
 
 
-def test_what_a_forked_child_sets_is_not_put_down_to_the_fill(project: Project) -> None:
+def test_what_a_forked_child_sets_is_not_put_down_to_the_fill(project):
     project.write(prep=PREP)
     module = project.load()
     guard = RecipeGuard(recipe(module.f))
@@ -80,9 +80,7 @@ VARIABLES = {
 
 @pytest.mark.parametrize("how", VARIABLES)
 @pytest.mark.parametrize("values", [("1", "2"), ("1", None), (None, "2")])
-def test_a_variable_set_by_the_job_is_named(
-    project: Project, monkeypatch: pytest.MonkeyPatch, how: str, values: tuple[str | None, str | None]
-) -> None:
+def test_a_variable_set_by_the_job_is_named(project, monkeypatch, how, values):
     """Or unset; and no variable that the function sets itself."""
 
     def put(value: str | None) -> None:
@@ -116,9 +114,7 @@ NEW = {
 
 @pytest.mark.parametrize("what", NEW)
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_what_the_job_adds_or_takes_away_is_named(
-    project: Project, monkeypatch: pytest.MonkeyPatch, what: str, is_gone: bool
-) -> None:
+def test_what_the_job_adds_or_takes_away_is_named(project, monkeypatch, what, is_gone):
     text, name = NEW[what]
     project.write(prep=text, cfg="")
     module = project.load()
@@ -137,9 +133,7 @@ def test_what_the_job_adds_or_takes_away_is_named(
     assert name in guard.check()
 
 
-def test_a_module_of_a_library_that_the_job_loads_is_no_change(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_of_a_library_that_the_job_loads_is_no_change(project, monkeypatch):
     """As `numpy.random` is with its first use."""
     monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
     monkeypatch.delattr(wsgiref, "util", raising=False)
@@ -153,7 +147,7 @@ def test_a_module_of_a_library_that_the_job_loads_is_no_change(
     assert guard.check() == []
 
 
-def test_what_a_later_call_loads_by_getattr_is_no_change(project: Project) -> None:
+def test_what_a_later_call_loads_by_getattr_is_no_change(project):
     """And none in an executor's process where another data set's call has loaded it."""
     project.write(
         pack____init__="""
@@ -180,7 +174,7 @@ def test_what_a_later_call_loads_by_getattr_is_no_change(project: Project) -> No
     assert guard.check() == ["pack.heavy.Heavy.size"], "the job set it"
 
 
-def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:
+def test_a_default_dtype_set_by_the_job_is_named(project):
     project.write(prep=PREP)
     guard = RecipeGuard(recipe(project.load().f))
     before = torch.get_default_dtype()
@@ -191,9 +185,7 @@ def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:
         torch.set_default_dtype(before)
 
 
-def test_a_look_in_the_middle_of_a_change_breaks_no_call(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_in_the_middle_of_a_change_breaks_no_call(project, monkeypatch):
     """Another thread of the job's may grow a dict that counts: then nothing passes for the function's own."""
     project.write(prep=PREP)
     module = project.load()
@@ -215,7 +207,7 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     assert guard.check() == ["prep.SIZE"]
 
 
-def test_what_has_no_key_any_more_has_changed(project: Project) -> None:
+def test_what_has_no_key_any_more_has_changed(project):
     """Also where it lost its key before the end of the first call: other changes could not be seen."""
     project.write(prep="def f(x):\n    if x > 5: import helper\n    return x\n", helper="K = 1\n")
     module = project.load()
@@ -226,7 +218,7 @@ def test_what_has_no_key_any_more_has_changed(project: Project) -> None:
     assert guard.check() == [str(helper)]
 
 
-def test_a_global_set_after_an_unreadable_open_is_named(project: Project) -> None:
+def test_a_global_set_after_an_unreadable_open_is_named(project):
     """A file, an iterator, a connection that the function makes when it is called first and keeps."""
     held = "class Held: lines = None\nHELD = None\nSIZE = 1\n"
     keeps = "def f(x, held):\n    global HELD\n    HELD = held.lines = (n for n in ())\n    return x, SIZE\n"
@@ -256,7 +248,7 @@ def f(x):
 """
 
 
-def test_an_object_unknown_to_a_worker_is_a_change(project: Project) -> None:
+def test_an_object_unknown_to_a_worker_is_a_change(project):
     """What an executor's initializer or the job alone has set, by a method: nothing tells who called it."""
     project.write(prep=HOLDS)
     module = project.load()
@@ -272,7 +264,7 @@ def test_an_object_unknown_to_a_worker_is_a_change(project: Project) -> None:
     assert there.check() == [], "it was so before the call"
 
 
-def test_code_that_another_process_imports_edited_is_a_change(project: Project) -> None:
+def test_code_that_another_process_imports_edited_is_a_change(project):
     project.write(prep=PREP)
     made = recipe(project.load().f)
     project.write(prep=PREP.replace("return x, SIZE", "return SIZE, x"))
@@ -287,7 +279,7 @@ def opened(items: list[Any]) -> Originals:
     return originals
 
 
-def test_an_item_that_was_put_back_stays_altered() -> None:
+def test_an_item_that_was_put_back_stays_altered():
     """One thread may be at a sample of the altered item while another finds it as it was."""
     items = [{"v": 1}, {"v": 2}]
     originals = opened(items)
@@ -300,9 +292,7 @@ def test_an_item_that_was_put_back_stays_altered() -> None:
     assert originals.changed(1) == ["item 1"]
 
 
-def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     originals = opened(["words.txt", "words", "a/b", "x" * 5000])
     assert [originals.changed(index) for index in range(4)] == [[], [], [], []]

@@ -8,7 +8,7 @@ MOST = 60
 """Characters of a test's name."""
 
 
-def test_names_of_tests_are_short() -> None:
+def test_names_of_tests_are_short():
     found = [(path, name) for path in TESTS.rglob("*.py") for name in _names(path)]
     assert len(found) > 1000
     assert [f"{path.name}: {name}" for path, name in found if len(name) > MOST] == []

@@ -41,7 +41,7 @@ def counted_stats(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("text", TEXT)
-def test_text_keeps_its_key_beside_folders_and_files(here: Path, text: str) -> None:
+def test_text_keeps_its_key_beside_folders_and_files(here, text):
     before = item_digest([text]), item_digest(text), recipe(prep, config={"sep": text}).digest
     for name in {"the", "train", "U.S.", ".bashrc"} & {text}:
         (here / name).mkdir()
@@ -51,7 +51,7 @@ def test_text_keeps_its_key_beside_folders_and_files(here: Path, text: str) -> N
 
 
 @pytest.mark.parametrize("name", ["a.txt", "d/a", "./a", "a.b c.png", "/etc/hostname"])
-def test_text_that_looks_like_a_path_counts_its_file(here: Path, name: str) -> None:
+def test_text_that_looks_like_a_path_counts_its_file(here, name):
     assert looks_like_path(name)
     if name.startswith("/"):
         return
@@ -64,7 +64,7 @@ def test_text_that_looks_like_a_path_counts_its_file(here: Path, name: str) -> N
     assert len({before[0], first[0], second[0]}) == len({before[1], first[1], second[1]}) == 3
 
 
-def test_a_str_that_names_a_folder_or_a_pipe_is_text(here: Path) -> None:
+def test_a_str_that_names_a_folder_or_a_pipe_is_text(here):
     before = item_digest(("data/en", 1)), recipe(prep, config={"split": "data/en"}).digest
     (here / "data" / "en").mkdir(parents=True)
     assert (item_digest(("data/en", 1)), recipe(prep, config={"split": "data/en"}).digest) == before
@@ -75,14 +75,14 @@ def test_a_str_that_names_a_folder_or_a_pipe_is_text(here: Path) -> None:
     assert recipe(prep, config={"split": plain(Path("data/en"))}).digest != before[1]
 
 
-def test_a_file_without_a_suffix_is_text_beside_it(here: Path) -> None:
+def test_a_file_without_a_suffix_is_text_beside_it(here):
     before = item_digest("train")
     (here / "train").write_bytes(b"a file that the function opens by this name is an observed input")
     assert item_digest("train") == before
     assert item_digest(Path("train")) != before
 
 
-def test_tokens_cost_no_stat(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_cost_no_stat(here, monkeypatch):
     sentences = [["the", "cat", f"sat{i}", ".", "/"] for i in range(500)]
     items = [*sentences, *(" ".join(words) for words in sentences), *(f"word{i}" for i in range(2000))]
     asked = counted_stats(monkeypatch)
@@ -93,7 +93,7 @@ def test_tokens_cost_no_stat(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(asked) <= 501, "only the sentences that hold a separator may be looked up"
 
 
-def test_a_vocabulary_global_is_text(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_global_is_text(here, monkeypatch):
     space = types.ModuleType("space")
     exec("VOCABULARY = ['.', '/', 'train']\ndef prep(item):\n    return VOCABULARY.index(item)", vars(space))
     before = recipe(space.prep, code="function").digest

@@ -62,22 +62,22 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_the_type_stands_for_what_holds_nothing_else(name: str) -> None:
+def test_the_type_stands_for_what_holds_nothing_else(name):
     one, other_one = ALIKE[name](), ALIKE[name]()
     assert digest_of(one) == digest_of(other_one)
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_what_is_held_beside_counts(name: str) -> None:
+def test_what_is_held_beside_counts(name):
     one, other_one = DIFFERENT[name]
     assert digest_of(one) != digest_of(other_one)
 
 
-def test_of_two_kinds_none_stands_for_the_other() -> None:
+def test_of_two_kinds_none_stands_for_the_other():
     assert len({digest_of(make()) for make in ALIKE.values()}) == len(ALIKE)
 
 
-def test_what_is_of_the_moment_does_not_count() -> None:
+def test_what_is_of_the_moment_does_not_count():
     lock, condition = threading.Lock(), threading.Condition()
     before = digest_of((lock, condition))
     with lock, condition:
@@ -85,6 +85,6 @@ def test_what_is_of_the_moment_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("kind", [queue.SimpleQueue, threading.local, lambda: ThreadPoolExecutor(1)])
-def test_what_runs_or_hides_things_is_refused(kind: Any) -> None:
+def test_what_runs_or_hides_things_is_refused(kind):
     with pytest.raises(UnkeyableError, match="has no stable bytes"):
         digest_of(kind())

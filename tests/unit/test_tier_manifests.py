@@ -24,7 +24,7 @@ def row(number: int, items: int = 2, edition: int = 0, observed: tuple[str, ...]
     return Row(name, 100 + number, b"".join(digests), 0.5, edition, observed)
 
 
-def test_many_rows_are_split_into_objects_that_can_be_read() -> None:
+def test_many_rows_are_split_into_objects_that_can_be_read():
     rows = [row(number, items=200_000) for number in range(5)]
     objects = list(manifest.encode(rows))
     assert len(objects) > 1
@@ -72,12 +72,12 @@ def told(**members: Any) -> bytes:
         told(items=base64.b64encode(b"short").decode()),
     ],
 )
-def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+def test_what_is_no_manifest_is_refused(data):
     with pytest.raises(Damaged):
         manifest.decode(data)
 
 
-def test_what_was_refreshed_or_read_other_inputs_is_new() -> None:
+def test_what_was_refreshed_or_read_other_inputs_is_new():
     old = row(1, items=3)
     told = manifest.index([old, row(2, observed=("a",)), row(3, observed=("b",))])
     assert manifest.brings_nothing(old, told)
@@ -89,7 +89,7 @@ def test_what_was_refreshed_or_read_other_inputs_is_new() -> None:
     assert manifest.brings_nothing(merged, told), "a merged artifact brings nothing new"
 
 
-def test_of_an_item_the_highest_edition_is_read() -> None:
+def test_of_an_item_the_highest_edition_is_read():
     new = row(1, edition=2)
     told = manifest.index([row(1), new, row(1, edition=1)])
     assert set(told.values()) == {(new,)}
@@ -98,7 +98,7 @@ def test_of_an_item_the_highest_edition_is_read() -> None:
 
 
 @pytest.mark.anyio
-async def test_garbage_beside_a_manifest_is_ignored() -> None:
+async def test_garbage_beside_a_manifest_is_ignored():
     bucket = Bucket(MemoryStore(), "memory:///")
     manifests = Manifests(bucket)
     await manifests.add(RECIPE, [row(1)])
@@ -107,7 +107,7 @@ async def test_garbage_beside_a_manifest_is_ignored() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_the_bucket_lost_is_named_no_longer() -> None:
+async def test_what_the_bucket_lost_is_named_no_longer():
     """Until it is copied again."""
     store = Bucket(MemoryStore(), "memory:///")
     manifests = Manifests(store)
@@ -150,7 +150,7 @@ class Racing(Bucket):
 
 
 @pytest.mark.anyio
-async def test_daemons_that_compact_at_once_lose_nothing() -> None:
+async def test_daemons_that_compact_at_once_lose_nothing():
     """Two daemons add and compact one manifest 200 times, in many orders."""
 
     async def write(daemon: Manifests, at: int) -> None:
@@ -165,7 +165,7 @@ async def test_daemons_that_compact_at_once_lose_nothing() -> None:
         assert (await Manifests(Bucket(store, "")).of(RECIPE)).rows.keys() == written
 
 
-def test_what_several_jobs_wait_for_at_once_is_lost_once() -> None:
+def test_what_several_jobs_wait_for_at_once_is_lost_once():
     now = [0.0]
     outage = Outage("a bucket", "jobs go on", 10.0, lambda: now[0])
     for _ in range(3):

@@ -79,7 +79,7 @@ def f(x):
 SAID = {"weight": "1.0", "bias": "2.0", "names": "['a']", "operator": "*", "more": "", "beside": "1"}
 
 
-def test_a_torch_script_counts_by_code_and_state(digest: Digest) -> None:
+def test_a_torch_script_counts_by_code_and_state(digest):
     """Not by where it stands, nor by what calls compile."""
     before = digest(SCRIPT.format(**SAID))
     assert digest(SCRIPT.format(**SAID | {"more": "\n" * 40}), calls=3) == before
@@ -100,7 +100,7 @@ def f(x): return NET(x)
 """
 
 
-def test_a_script_that_is_loaded_counts_by_what_it_is(digest: Digest) -> None:
+def test_a_script_that_is_loaded_counts_by_what_it_is(digest):
     before = digest(LOADED.format(weight=1.0, name="1.pt"))
     assert digest(LOADED.format(weight=1.0, name="2.pt")) == before
     assert digest(LOADED.format(weight=2.0, name="1.pt")) != before
@@ -120,7 +120,7 @@ def g(x): return TRACED(x)
 """
 
 
-def test_scripted_functions_count_by_code_and_callees(digest: Digest) -> None:
+def test_scripted_functions_count_by_code_and_callees(digest):
     said = {"constant": "[1.0, 2.0]", "added": "1", "factor": "2"}
     before = digest(FUNCTIONS.format(**said))
     assert digest(FUNCTIONS.format(**said), calls=3) == before
@@ -156,7 +156,7 @@ def f(x):
     "how",
     ["parametrizations.weight_norm(NET)", "parametrize.register_parametrization(NET, 'weight', Scale())"],
 )
-def test_a_parametrized_module_counts_by_all_its_parts(digest: Digest, how: str) -> None:
+def test_a_parametrized_module_counts_by_all_its_parts(digest, how):
     said = {"factor": "2", "added": "0", "weight": "1.0", "how": how}
     before = digest(PARAMETRIZED.format(**said))
     assert digest(PARAMETRIZED.format(**said), calls=2) == before

@@ -28,7 +28,7 @@ def no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_it_is_one_of_torchs_where_torch_is_loaded() -> None:
+def test_it_is_one_of_torchs_where_torch_is_loaded():
     ds = CachedDataset([1, 2], str, progress=False)
     assert isinstance(ds, Dataset)
     both = ds + CachedDataset([3], str, progress=False)
@@ -37,7 +37,7 @@ def test_it_is_one_of_torchs_where_torch_is_loaded() -> None:
     assert type(sent) is prepcache.CachedDataset and isinstance(sent, Dataset) and list(sent) == ["1", "2"]
 
 
-def test_a_job_of_numpy_alone_has_data_sets_too() -> None:
+def test_a_job_of_numpy_alone_has_data_sets_too():
     python("-c", WITHOUT)
 
 
@@ -68,6 +68,6 @@ class Last(Batched):
 
 @pytest.mark.parametrize(("cls", "mark"), [(Augmented, "!"), (Again, "!"), (Batched, "?"), (Last, ".")])
 @pytest.mark.parametrize("load", [DataLoader, Loader])
-def test_what_a_subclass_makes_of_its_samples_is_in_its_batches(load: Any, cls: Any, mark: str) -> None:
+def test_what_a_subclass_makes_of_its_samples_is_in_its_batches(load, cls, mark):
     ds = cls(["a", "b", "c"], str.upper, progress=False, version=1, code=None)
     assert list(load(ds, 2)) == [["A" + mark, "B" + mark], ["C" + mark]]

@@ -30,14 +30,14 @@ def find(root: Path, override: Path | None = None, instance: str = "abc123") -> 
     return SharedFolder.find(override, str(root), f"{root}/v1/staging", instance)
 
 
-def test_a_folder_is_shared_if_it_has_the_daemons_instance_id(root: Path) -> None:
+def test_a_folder_is_shared_if_it_has_the_daemons_instance_id(root):
     shared = find(root)
     assert shared is not None
     assert shared.path_of(DIGEST) == root / "v1" / "objects" / DIGEST[:2] / DIGEST
 
 
 @pytest.mark.parametrize("kind", ["another", "noise", "none", "symlink", "fifo", "folder"])
-def test_a_folder_with_another_instance_file_is_not_trusted(root: Path, kind: str) -> None:
+def test_a_folder_with_another_instance_file_is_not_trusted(root, kind):
     instance = root / "instance"
     instance.unlink()
     if kind in ("another", "noise"):
@@ -52,7 +52,7 @@ def test_a_folder_with_another_instance_file_is_not_trusted(root: Path, kind: st
     assert find(root) is None
 
 
-def test_prepcache_dir_wins_over_another_mount(root: Path, tmp_path: Path) -> None:
+def test_prepcache_dir_wins_over_another_mount(root, tmp_path):
     shared = SharedFolder.find(root, "/as/the/daemon/sees/it", "/as/the/daemon/sees/it/v1/staging", "abc123")
     assert shared is not None and shared.root == root and shared.staging == root / "v1" / "staging"
     elsewhere = tmp_path / "empty"
@@ -60,11 +60,11 @@ def test_prepcache_dir_wins_over_another_mount(root: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("staging", ["/etc", "{root}/../elsewhere", "{root}"])
-def test_a_staging_folder_outside_the_root_is_not_used(root: Path, staging: str) -> None:
+def test_a_staging_folder_outside_the_root_is_not_used(root, staging):
     assert SharedFolder.find(None, str(root), staging.format(root=root), "abc123") is None
 
 
-def test_a_staged_file_has_mode_0640_and_goes_unless_taken(root: Path) -> None:
+def test_a_staged_file_has_mode_0640_and_goes_unless_taken(root):
     before = os.umask(0o077)
     try:
         staged = Staged.new(find(root), root, "session-1")
@@ -84,7 +84,7 @@ def test_a_staged_file_has_mode_0640_and_goes_unless_taken(root: Path) -> None:
     assert path.exists()
 
 
-def test_a_staged_file_has_no_name_without_a_shared_folder(root: Path, tmp_path: Path) -> None:
+def test_a_staged_file_has_no_name_without_a_shared_folder(root, tmp_path):
     scratch = tmp_path / "scratch"
     (root / "v1" / "staging").rmdir()
     for shared in (None, find(root)):
@@ -103,7 +103,7 @@ def refused(fd: int) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_download_is_made_once_and_those_of_old_are_removed(tmp_path: Path) -> None:
+def test_a_download_is_made_once_and_those_of_old_are_removed(tmp_path):
     folder = tmp_path / "d"
     folder.mkdir()
     for name in ("old", "new"):
@@ -116,7 +116,7 @@ def test_a_download_is_made_once_and_those_of_old_are_removed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("came", [DATA[:-1], DATA + b"x", DATA[:-1] + b"?", b""])
-def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path, came: bytes) -> None:
+def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(tmp_path, came):
     with pytest.raises(ArtifactError, match=DIGEST):
         downloaded(tmp_path / "d", DIGEST, len(DATA), given(came))
     with pytest.raises(KeyboardInterrupt):
@@ -124,7 +124,7 @@ def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path,
     assert list((tmp_path / "d").iterdir()) == [] and stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
 
 
-def test_downloads_leave_a_part_of_the_disk_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloads_leave_a_part_of_the_disk_free(tmp_path, monkeypatch):
     """A job in a container without the daemon's folder writes its checkpoints to the same disk."""
     blocks = 1000
     free = blocks // FREE_SHARE + 1  # and one for the download

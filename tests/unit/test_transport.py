@@ -101,7 +101,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-def test_a_daemon_that_misbehaves_is_unreachable_in_time(connect: Any, how: str) -> None:
+def test_a_daemon_that_misbehaves_is_unreachable_in_time(connect, how):
     answer, why = HOSTILE[how]
     transport, _ = connect(answer)
     with pytest.raises(DaemonUnreachable) as caught:
@@ -118,7 +118,7 @@ GOOD = reply({"generation": 1, "artifacts": []}, ETag='"e"')
     st.binary(max_size=200) | st.tuples(st.integers(0, len(GOOD)), st.integers(0, 9), st.binary(max_size=9))
 )
 @settings(max_examples=300, deadline=None)
-def test_no_bytes_break_a_job(said: bytes | tuple[int, int, bytes]) -> None:
+def test_no_bytes_break_a_job(said):
     if isinstance(said, tuple):
         at, cut, instead = said
         said = GOOD[:at] + instead + GOOD[at + cut :]
@@ -134,7 +134,7 @@ def test_no_bytes_break_a_job(said: bytes | tuple[int, int, bytes]) -> None:
                 transport.close()
 
 
-def test_an_endless_body_is_cut_off(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_body_is_cut_off(connect, monkeypatch):
     monkeypatch.setattr(wire, "MAX_ANSWER_BYTES", 1 << 20)
     head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
     transport, _ = connect(
@@ -145,7 +145,7 @@ def test_an_endless_body_is_cut_off(connect: Any, monkeypatch: pytest.MonkeyPatc
     assert caught.value.data["why"] == "nonsense"
 
 
-def test_nobody_there_is_absent_at_once(tmp_path: Path) -> None:
+def test_nobody_there_is_absent_at_once(tmp_path):
     stale = tmp_path / "stale.sock"
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(stale))
@@ -157,7 +157,7 @@ def test_nobody_there_is_absent_at_once(tmp_path: Path) -> None:
         assert caught.value.data["why"] == "absent"
 
 
-def test_a_problem_document_becomes_its_error(connect: Any) -> None:
+def test_a_problem_document_becomes_its_error(connect):
     answers = iter(
         [
             problem("declined", 507, "no room", need_bytes=7),
@@ -189,13 +189,13 @@ def test_a_problem_document_becomes_its_error(connect: Any) -> None:
         problem("declined", 400, [{}]),  # type: ignore[arg-type]
     ],
 )
-def test_whatever_a_problem_document_holds_it_is_a_refusal(connect: Any, said: bytes) -> None:
+def test_whatever_a_problem_document_holds_it_is_a_refusal(connect, said):
     transport, _ = connect(lambda r: said)
     with pytest.raises(RequestError):
         transport.call("POST", "/x", {}, limit_s=60.0)
 
 
-def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_says_who_it_is_and_nothing_else(connect, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     transport, daemon = connect(lambda r: reply({"a": 1}))
@@ -210,7 +210,7 @@ def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: py
     assert "authorization" not in request.headers
 
 
-def test_many_threads_share_a_transport(connect: Any) -> None:
+def test_many_threads_share_a_transport(connect):
     transport, _ = connect(lambda r: reply({"path": r.path}))
 
     def ask(thread: int) -> None:
@@ -222,7 +222,7 @@ def test_many_threads_share_a_transport(connect: Any) -> None:
         list(threads.map(ask, range(16)))
 
 
-def test_a_forked_child_opens_connections_of_its_own(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_opens_connections_of_its_own(connect, monkeypatch):
     inherited: list[socket.socket] = []
     monkeypatch.setattr(http, "Stream", lambda sock: inherited.append(sock) or Stream(sock))
     transport, _ = connect(lambda r: reply({}))
@@ -242,9 +242,7 @@ def test_a_forked_child_opens_connections_of_its_own(connect: Any, monkeypatch: 
     transport.call("GET", "/", limit_s=60.0)
 
 
-def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_socket_that_another_user_listens_on_is_not_spoken_to(tmp_path, monkeypatch):
     due: Any = Deadline(60.0)
     there = tmp_path / "s.sock"
     listener = socket.socket(socket.AF_UNIX)
@@ -261,7 +259,7 @@ def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
     listener.close()
 
 
-def test_an_answer_that_comes_before_all_was_sent_counts(connect: Any, tmp_path: Path) -> None:
+def test_an_answer_that_comes_before_all_was_sent_counts(connect, tmp_path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "early.sock"))
     listener.listen()
@@ -281,7 +279,7 @@ def test_an_answer_that_comes_before_all_was_sent_counts(connect: Any, tmp_path:
     server.join()
 
 
-def test_an_error_of_our_own_disk_is_not_blamed_on_the_daemon(connect: Any) -> None:
+def test_an_error_of_our_own_disk_is_not_blamed_on_the_daemon(connect):
     transport, _ = connect(lambda r: reply(b"data", ETag='"e"'))
     full = os.open("/dev/full", os.O_WRONLY)
     try:
@@ -292,7 +290,7 @@ def test_an_error_of_our_own_disk_is_not_blamed_on_the_daemon(connect: Any) -> N
     assert not isinstance(caught.value, DaemonUnreachable)
 
 
-def test_an_upload_arrives_whole_and_ends_where_nobody_reads(connect: Any) -> None:
+def test_an_upload_arrives_whole_and_ends_where_nobody_reads(connect):
     data = os.urandom(3 << 20)
     transport, daemon = connect(lambda r: reply({"size": len(r.body)}))
     pieces = [data[i : i + 100_000] for i in range(0, len(data), 100_000)]
@@ -306,7 +304,7 @@ def test_an_upload_arrives_whole_and_ends_where_nobody_reads(connect: Any) -> No
         transport.upload("/d", itertools.repeat(bytes(1 << 20), 64), 64 << 20, limit_s=LIMIT_S, session="s.t")
 
 
-def test_a_download_that_broke_off_begins_again(connect: Any, tmp_path: Path) -> None:
+def test_a_download_that_broke_off_begins_again(connect, tmp_path):
     data, answers = os.urandom(300_000), itertools.count()
 
     def answer(request: Request) -> Any:
@@ -329,9 +327,7 @@ def test_a_download_that_broke_off_begins_again(connect: Any, tmp_path: Path) ->
     ("etag", "size", "told"),
     [('"other"', 4, "a file other"), (None, 4, "a file other"), ('"e"', 11, "more than")],
 )
-def test_a_download_of_another_file_is_not_taken(
-    connect: Any, tmp_path: Path, etag: str | None, size: int, told: str
-) -> None:
+def test_a_download_of_another_file_is_not_taken(connect, tmp_path, etag, size, told):
     transport, _ = connect(lambda r: reply(bytes(size), 200, **({"ETag": etag} if etag else {})))
     with open(tmp_path / "got", "w+b") as file:
         with pytest.raises(DaemonUnreachable, match=told):
@@ -339,7 +335,7 @@ def test_a_download_of_another_file_is_not_taken(
         assert os.fstat(file.fileno()).st_size <= 10
 
 
-def test_a_download_that_was_quick_may_not_be_silent_for_as_long() -> None:
+def test_a_download_that_was_quick_may_not_be_silent_for_as_long():
     """A gigabyte in a second would else buy a daemon that stalls then eight minutes of the job."""
     due = Deadline(2.0, is_transfer=True)
     due.received(1 << 30)

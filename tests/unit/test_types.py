@@ -84,7 +84,7 @@ def test_mypy_knows_samples_options_and_decorated_functions(script: Path) -> Non
     assert sorted({int(line) for line in re.findall(r":(\d+): error", said)}) == WRONG, said
 
 
-def test_pyright_knows_samples_options_and_decorated_functions(script: Path) -> None:
+def test_pyright_knows_samples_options_and_decorated_functions(script):
     settings = {"typeCheckingMode": "standard", "extraPaths": [str(CLIENT)], "include": ["script.py"]}
     script.with_name("pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]

@@ -20,7 +20,7 @@ of_partial = functools.partial(g, lines=lines)
 """
 
 
-def test_whether_what_is_untracked_is_there_does_not_count(project: Project) -> None:
+def test_whether_what_is_untracked_is_there_does_not_count(project):
     """It may be set after the first opening, such as the data set itself."""
     project.write(prep=OBJECT)
     c = project.load().c
@@ -30,7 +30,7 @@ def test_whether_what_is_untracked_is_there_does_not_count(project: Project) -> 
     assert recipe(c.f).digest != before.digest
 
 
-def test_the_function_itself_cannot_be_left_out(project: Project) -> None:
+def test_the_function_itself_cannot_be_left_out(project):
     project.write(prep=OBJECT)
     c = project.load().c
     before = recipe(c.f, untracked=("preprocess",))
@@ -40,7 +40,7 @@ def test_the_function_itself_cannot_be_left_out(project: Project) -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "of_partial"])
-def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> None:
+def test_the_way_out_that_is_named_leads_out(project, name):
     project.write(prep=OBJECT)
     module = project.load()
     module.c.held = {"lines": module.lines}
@@ -55,7 +55,7 @@ def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> Non
     assert untracked.parts["code"]["files"] and not untracked.notes
 
 
-def test_a_part_of_a_registered_key_can_be_left_out(project: Project) -> None:
+def test_a_part_of_a_registered_key_can_be_left_out(project):
     project.write(
         prep="""
         class Handle:

@@ -250,7 +250,7 @@ HOLD_FUNCTIONS = {
 
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("key", [digest_of, item_digest], ids=["config", "item"])
-def test_a_value_counts_by_all_of_its_state(name: str, key: Callable[[Any], str]) -> None:
+def test_a_value_counts_by_all_of_its_state(name, key):
     if key is item_digest and name in HOLD_FUNCTIONS:
         with pytest.raises(UnkeyableError, match="an item says nothing of what the function"):
             key(STATES[name](0))
@@ -282,7 +282,7 @@ def f(x): return S
 @pytest.mark.parametrize(
     "held", ["flip, crop, A, made(1)", "b.m, b.n", "b.m, (1, b.m)", "(b.m,), (1, b.n)", "A().m, A().m"]
 )
-def test_functions_in_a_set_count_in_no_order(project: Project, held: str) -> None:
+def test_functions_in_a_set_count_in_no_order(project, held):
     project.write(prep=SETS % held)
     loaded = [project.load() for _ in range(6)]  # all kept, so that their addresses differ
     assert len({recipe(module.f).digest for module in loaded}) == 1
@@ -293,7 +293,7 @@ NAMED_ALIKE = ["made(1), made(2)", "(1, made(1)), (2, made(2))", LOADED_AGAIN]
 
 
 @pytest.mark.parametrize("held", NAMED_ALIKE)
-def test_a_set_of_things_of_one_name_is_refused(project: Project, held: str) -> None:
+def test_a_set_of_things_of_one_name_is_refused(project, held):
     project.write(prep=SETS % held)
     with pytest.raises(UnkeyableError, match=r"prep\.S\.element.*: a set gives no order to two things named"):
         recipe(project.load().f)
@@ -339,14 +339,14 @@ REFUSED: list[tuple[Callable[[Path], Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED)
-def test_hidden_state_is_refused_with_its_place_and_remedy(tmp_path: Path, make: Any, words: str) -> None:
+def test_hidden_state_is_refused_with_its_place_and_remedy(tmp_path, make, words):
     with pytest.raises(UnkeyableError, match=words) as caught:
         digest_of(make(tmp_path))
     assert "untracked=" not in caught.value.message, "the function is given its config"
 
 
 @pytest.mark.parametrize("is_config", [True, False])
-def test_a_key_method_may_name_a_tree(tmp_path: Path, is_config: bool) -> None:
+def test_a_key_method_may_name_a_tree(tmp_path, is_config):
     def digest() -> str:
         value = KeyedBy(tree(tmp_path))
         return digest_of(value) if is_config else recipe(lambda x: value, config={}).digest
@@ -358,7 +358,7 @@ def test_a_key_method_may_name_a_tree(tmp_path: Path, is_config: bool) -> None:
     assert digest() != before
 
 
-def test_a_plain_object_names_no_file(tmp_path: Path) -> None:
+def test_a_plain_object_names_no_file(tmp_path):
     path = tmp_path / "q.bin"
     path.write_text("1")
     marked, before = plain(Plain(at=str(path))), digest_of(plain(Plain(at=str(path))))
@@ -368,7 +368,7 @@ def test_a_plain_object_names_no_file(tmp_path: Path) -> None:
     assert digest_of(plain(Plain(at="r.bin"))) != before
 
 
-def test_a_member_of_an_enum_counts_by_what_it_holds(tmp_path: Path) -> None:
+def test_a_member_of_an_enum_counts_by_what_it_holds(tmp_path):
     path = tmp_path / "a.bin"
     path.write_text("1")
     member = enum.Enum("Files", {"A": path}).A  # type: ignore[attr-defined]
@@ -380,7 +380,7 @@ def test_a_member_of_an_enum_counts_by_what_it_holds(tmp_path: Path) -> None:
     assert len(set(seen)) == 3
 
 
-def test_parameters_with_long_numbers_count_by_name() -> None:
+def test_parameters_with_long_numbers_count_by_name():
     def f(x: Any, k111111: int = 1) -> Any:
         return x
 
@@ -402,7 +402,7 @@ SEEDED = (
 
 @pytest.mark.parametrize("made", SEEDED)
 @pytest.mark.parametrize("is_config", [True, False])
-def test_global_and_seeded_generators_have_a_key(made: str, is_config: bool) -> None:
+def test_global_and_seeded_generators_have_a_key(made, is_config):
     space = {"random": random, "np": np, "torch": torch}
     exec(f"value = {made}\ndef f(x, **config): return value", space)
     config = {"rng": [space["value"]]} if is_config else {}
@@ -418,7 +418,7 @@ class Buffer(io.BytesIO):
 
 
 @pytest.mark.parametrize("value", [io.BytesIO(b"a"), io.StringIO("a"), Buffer(b"a"), ValueError("a")])
-def test_lazily_cached_attributes_do_not_change_the_key(value: Any) -> None:
+def test_lazily_cached_attributes_do_not_change_the_key(value):
     before = digest_of(value)
     assert vars(value) == {}
     assert digest_of(value) == before

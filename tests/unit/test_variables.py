@@ -50,9 +50,7 @@ def keys(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, **options
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["", "in a module that it imports"])
 @pytest.mark.parametrize("held", HELD)
-def test_a_variable_counts_whose_name_is_held_by_a_value(
-    project: Project, monkeypatch: pytest.MonkeyPatch, held: str, is_late: bool
-) -> None:
+def test_a_variable_counts_whose_name_is_held_by_a_value(project, monkeypatch, held, is_late):
     late = {"prep": "def f(x):\n    from helper import f\n    return f(x)", "helper": ENV + HELD[held]}
     project.write(**late if is_late else {"prep": ENV + HELD[held]})
     config = {"config": {"n": "MY_SIZE"}} if held == "config" else {}
@@ -61,16 +59,14 @@ def test_a_variable_counts_whose_name_is_held_by_a_value(
 
 
 @pytest.mark.parametrize("how", LAZY)
-def test_a_variable_read_by_an_imported_module_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_variable_read_by_an_imported_module_counts(project, monkeypatch, how):
     project.write(prep="def f(x):\n    from helper import SIZE\n    return SIZE", helper=LAZY[how])
     assert len(keys(project, monkeypatch, "MY_SIZE")) == 2
     assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
 
 
 @pytest.mark.parametrize("name", ["TERM", "_", "SSH_TTY"])
-def test_session_variables_do_not_count(project: Project, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_session_variables_do_not_count(project, monkeypatch, name):
     """Their names are used for other things."""
     words = "WORDS = ['the', 'TERM', '_', 'SSH_']\ndef f(x): return env('MY_SIZE').split('_'), WORDS"
     project.write(prep=ENV + words)
@@ -78,9 +74,7 @@ def test_session_variables_do_not_count(project: Project, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", ["open(os.path.expanduser(x)).read()", "(Path.home() / x).read_text()", "x"])
-def test_the_home_folder_counts_only_where_code_asks(
-    project: Project, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_the_home_folder_counts_only_where_code_asks(project, monkeypatch, text):
     """What is read there by the same name is another file in another's."""
     project.write(prep=f"import os\nfrom pathlib import Path\ndef f(x): return {text}")
     assert len(keys(project, monkeypatch, "HOME")) == (1 if text == "x" else 2)
@@ -140,9 +134,7 @@ def made(function: Any, **options: Any) -> Recipe:
         ("by_args", "local_rank", "prep.py:25: return x, args.local_rank"),
     ],
 )
-def test_the_rank_its_line_and_the_way_out_are_named(
-    module: Any, name: str, variable: str, line: str
-) -> None:
+def test_the_rank_its_line_and_the_way_out_are_named(module, name, variable, line):
     function = getattr(module, name)
     (note,) = made(function).notes
     assert note.startswith(f"{variable} differs between the processes of this job")
@@ -150,14 +142,14 @@ def test_the_rank_its_line_and_the_way_out_are_named(
     assert made(function, untracked=(variable,)).notes == ()
 
 
-def test_a_rank_that_an_object_holds_is_named(module: Any) -> None:
+def test_a_rank_that_an_object_holds_is_named(module):
     (note,) = made(module.Prep(1)).notes
     assert note.startswith("local_rank differs") and "prep.py:22" in note
     left_out = [made(module.Prep(rank), untracked=("local_rank",)) for rank in (0, 1)]
     assert left_out[0].digest == left_out[1].digest and left_out[0].notes == ()
 
 
-def test_nothing_is_said_without_ranks(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_said_without_ranks(module, monkeypatch):
     assert made(module.without).notes == ()
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert made(module.by_global).notes == ()

@@ -65,9 +65,7 @@ def merge(daemon: FakeDaemon, bench: Bench, folder: Path, monkeypatch: pytest.Mo
     bench.catalogue.index.take_in([ref], is_complete=True)
 
 
-def test_merged_items_are_verified_where_they_are_now(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_merged_items_are_verified_where_they_are_now(daemon, monkeypatch, tmp_path):
     bench = filled(daemon, monkeypatch)
 
     def meanwhile(item: int) -> None:
@@ -77,9 +75,7 @@ def test_merged_items_are_verified_where_they_are_now(
     assert verified(bench, meanwhile) == (len(ITEMS), [])
 
 
-def test_purged_items_are_verified_as_they_were_or_skipped(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_purged_items_are_verified_as_they_were_or_skipped(daemon, monkeypatch):
     bench = filled(daemon, monkeypatch)
 
     def meanwhile(item: int) -> None:
@@ -89,9 +85,7 @@ def test_purged_items_are_verified_as_they_were_or_skipped(
     assert verified(bench, meanwhile) == (5, [])
 
 
-def test_an_error_while_verifying_keeps_its_cause(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_verifying_keeps_its_cause(daemon, monkeypatch):
     bench = filled(daemon, monkeypatch)
 
     def fail(item: int) -> None:
@@ -102,7 +96,7 @@ def test_an_error_while_verifying_keeps_its_cause(
     assert isinstance(cause := raised.value.__cause__, ValueError) and isinstance(cause.__cause__, KeyError)
 
 
-def test_a_difference_is_found_in_the_last_byte(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_is_found_in_the_last_byte(daemon, monkeypatch):
     bench = filled(daemon, monkeypatch, function=lambda item: np.full(2000, item))
 
     def other(item: int) -> Any:

@@ -60,7 +60,7 @@ def starting(clock: Waited) -> Callable[[float], str]:
     return attempt
 
 
-def test_a_hang_costs_the_budget_once_and_nothing_afterwards(budget: WaitBudget, clock: Waited) -> None:
+def test_a_hang_costs_the_budget_once_and_nothing_afterwards(budget, clock):
     with pytest.raises(DaemonUnreachable, match=r"and this job has waited 3\.0 s for it in all"):
         budget.run(URL, failing(clock, "broken"))
     assert clock.now == pytest.approx(103.0)
@@ -71,27 +71,27 @@ def test_a_hang_costs_the_budget_once_and_nothing_afterwards(budget: WaitBudget,
     assert budget.is_gone
 
 
-def test_slow_answers_are_charged_beyond_what_is_free(budget: WaitBudget, clock: Waited) -> None:
+def test_slow_answers_are_charged_beyond_what_is_free(budget, clock):
     budget.run(URL, answering(clock, waits.FREE_S))
     assert budget.remaining_s == 3.0
     budget.run(URL, answering(clock, 1.0 + waits.FREE_S))
     assert budget.remaining_s == pytest.approx(2.0)
 
 
-def test_a_long_poll_that_is_answered_in_time_costs_nothing(budget: WaitBudget, clock: Waited) -> None:
+def test_a_long_poll_that_is_answered_in_time_costs_nothing(budget, clock):
     for _ in range(100):
         budget.run(URL, answering(clock, 2.0), wait_s=2.0)
     assert budget.remaining_s == 3.0
 
 
-def test_an_absent_daemon_costs_no_time_and_may_come_later(budget: WaitBudget, clock: Waited) -> None:
+def test_an_absent_daemon_costs_no_time_and_may_come_later(budget, clock):
     with pytest.raises(DaemonUnreachable):
         budget.run(URL, failing(clock, "absent", 0.0))
     assert clock.now == 100.0 and not budget.is_gone
     assert budget.run(URL, answering(clock, 0.0)) == "answer"
 
 
-def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget: WaitBudget, clock: Waited) -> None:
+def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget, clock):
     budget.run(URL, answering(clock, 0.0))
     down_until = clock.now + 1.8
 
@@ -104,11 +104,11 @@ def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget: WaitBud
     assert 0.5 < budget.remaining_s < 1.6
 
 
-def test_a_daemon_that_is_being_started_is_waited_for(budget: WaitBudget, clock: Waited) -> None:
+def test_a_daemon_that_is_being_started_is_waited_for(budget, clock):
     assert budget.run(URL, starting(clock), start=lambda: True) == "up"
 
 
-def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, clock: Waited) -> None:
+def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget, clock):
     assert budget.run(URL, answering(clock, 600.0), wait_s=2.0) == "answer"
     assert budget.remaining_s == 3.0
     outcomes = iter([DaemonUnreachable("late", why="broken"), None])
@@ -124,7 +124,7 @@ def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, cl
     assert budget.remaining_s == pytest.approx(3.0 - waits.RETRY_S)
 
 
-def test_a_refusal_is_an_answer(budget: WaitBudget) -> None:
+def test_a_refusal_is_an_answer(budget):
     def attempt(limit_s: float) -> str:
         raise NotFound("no such entry")
 
@@ -133,9 +133,7 @@ def test_a_refusal_is_an_answer(budget: WaitBudget) -> None:
     assert budget.remaining_s == 3.0 and not budget.is_gone
 
 
-def test_there_is_one_warning_and_it_says_who_and_what_now(
-    budget: WaitBudget, clock: Waited, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_there_is_one_warning_and_it_says_who_and_what_now(budget, clock, caplog):
     for _ in range(3):
         with pytest.raises(DaemonUnreachable):
             budget.run(URL, failing(clock, "broken"))
@@ -152,7 +150,7 @@ def outage(budget: WaitBudget, clock: Waited) -> float:
     return clock.now - started
 
 
-def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: Waited) -> None:
+def test_a_daemon_that_keeps_returning_costs_no_more(budget, clock):
     lost = [outage(budget, clock)]
     while budget.is_away:
         budget.come_back()
@@ -165,7 +163,7 @@ def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: 
 
 
 @pytest.mark.parametrize("why", ["nonsense", "failed"])
-def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Waited, why: str) -> None:
+def test_what_will_not_mend_does_not_come_back(budget, clock, why):
     def start() -> bool:
         raise DaemonUnreachable("it is not installed", why="failed")
 
@@ -176,7 +174,7 @@ def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Waited
     assert budget.is_gone
 
 
-def test_a_person_who_asks_has_all_of_the_time(clock: Waited) -> None:
+def test_a_person_who_asks_has_all_of_the_time(clock):
     with pytest.raises(DaemonUnreachable, match="cannot be reached"):
         OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", failing(clock, "broken", 1.2))
     assert clock.now == pytest.approx(105.0, abs=1.2)

@@ -1,7 +1,6 @@
 """Messages: what is sent comes back, what is wrong is refused by name."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,7 +37,7 @@ MESSAGES = [
         ({"observed": {HEX: ["x"]}}, "observed[...][0]"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
+def test_what_is_wrong_is_named(change, field):
     good = {"generation": 1, "is_complete": True, "artifacts": []}
     with pytest.raises(BadRequest) as caught:
         wire.Resolved.from_json({**good, **change})
@@ -46,7 +45,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], field: str) -> None:
     assert caught.value.message.startswith(field)
 
 
-def test_a_folder_is_an_absolute_path() -> None:
+def test_a_folder_is_an_absolute_path():
     answer = {"session": "s", "token": "t", "instance": "i", "root": "relative", "staging": "/s"}
     for root in ("relative", "/a\0b"):
         with pytest.raises(BadRequest, match="root must be"):
@@ -54,18 +53,18 @@ def test_a_folder_is_an_absolute_path() -> None:
 
 
 @pytest.mark.parametrize("items", ["0", "0" * 63, "zz" * 32, "00 " * 32, 7, None])
-def test_a_run_of_digests_is_hex_of_whole_digests(items: Any) -> None:
+def test_a_run_of_digests_is_hex_of_whole_digests(items):
     with pytest.raises(BadRequest, match="items must be"):
         wire.LeaseRequest.from_json({"lease": "l", "recipe": HEX, "generation": 0, "items": items, "want": 1})
 
 
 @pytest.mark.parametrize("sign", ["\n", "\x1b[2J", "\x7f", "\x9b2J", "\u2028", "\u202e", "\u2066"])
-def test_text_holds_nothing_that_a_terminal_obeys(sign: str) -> None:
+def test_text_holds_nothing_that_a_terminal_obeys(sign):
     with pytest.raises(BadRequest, match="control characters"):
         inspection.Finding.from_json({"code": "x", "what": f"a{sign}b"})
 
 
-def test_lists_are_bounded() -> None:
+def test_lists_are_bounded():
     too_many = "00" * 32 * (wire.MAX_ITEMS + 1)
     with pytest.raises(BadRequest, match="items must be `bytes` of length <= 2097152"):
         wire.LeaseRequest.from_json(
@@ -77,7 +76,7 @@ def test_lists_are_bounded() -> None:
         wire.BeatRequest.from_json({"lost": ["l"] * (wire.MAX_LEASES + 1)})
 
 
-def test_what_the_daemon_adds_up_is_bounded() -> None:
+def test_what_the_daemon_adds_up_is_bounded():
     lease = {"lease": "l", "recipe": HEX, "generation": 0, "items": "", "want": 1}
     assert wire.LeaseRequest.from_json({**lease, "left": 10**9}).left == 10**9
     with pytest.raises(BadRequest, match="left must be `int` <= 1000000000"):
@@ -101,7 +100,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-def test_no_json_breaks_a_message_and_what_is_taken_survives(data: st.DataObject) -> None:
+def test_no_json_breaks_a_message_and_what_is_taken_survives(data):
     kind = data.draw(st.sampled_from(MESSAGES))
     members_of = kind.__struct_fields__
     value = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(members_of, JSON)) | JSON)
@@ -130,7 +129,7 @@ HOLDER = wire.Holder("other", 1)
         (wire.LeaseAnswer(), "neither leased nor available"),
     ],
 )
-def test_what_no_daemon_answers_to_who_asks_for_a_lease_is_told(answer: wire.LeaseAnswer, says: str) -> None:
+def test_what_no_daemon_answers_to_who_asks_for_a_lease_is_told(answer, says):
     lie = answer.lie(3, 2)
     assert says in lie and bool(says) == bool(lie)
     assert wire.LeaseAnswer().lie(3, 0) == wire.LeaseAnswer().lie(0, 3) == "", (
@@ -138,7 +137,7 @@ def test_what_no_daemon_answers_to_who_asks_for_a_lease_is_told(answer: wire.Lea
     )
 
 
-def test_msgspec_looks_at_no_class_after_its_import() -> None:
+def test_msgspec_looks_at_no_class_after_its_import():
     """Its first look at a class is not safe from a second thread."""
     program = """
 import contextlib, os, sys
@@ -164,7 +163,7 @@ print(looks)
     assert python("-c", program).stdout == "[]\n"
 
 
-def test_every_error_comes_out_as_itself() -> None:
+def test_every_error_comes_out_as_itself():
     for cls in all_errors():
         error = cls("what, where, and what to do", lease="abc", count=3, names=["x"])
         answer = problems.response(error)
@@ -174,7 +173,7 @@ def test_every_error_comes_out_as_itself() -> None:
         assert (again.lease, again.count, again.names) == ("abc", 3, ["x"])
 
 
-def test_a_problem_document_holds_only_plain_extra_members() -> None:
+def test_a_problem_document_holds_only_plain_extra_members():
     error = PrepcacheError("text", status=7, code="x", thing=object(), bad=[object()], path="/a")
     body = json.loads(bytes(problems.response(error).body))
     assert (body["status"], body["code"], body["path"]) == (500, "prepcache-error", "/a")

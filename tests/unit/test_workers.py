@@ -63,7 +63,7 @@ def all_parts(crew: Workers, chunks: list[list[int]]) -> dict[int, list[Part]]:
 SCALE: ContextVar[int] = ContextVar("SCALE", default=1)
 
 
-def test_context_variables_are_those_of_whoever_hands_items_in(make: Make) -> None:
+def test_context_variables_are_those_of_whoever_hands_items_in(make):
     """They count in the recipe as they are there."""
     crew = make(Job(lambda item: item * SCALE.get(), {}), lambda index: index)
     token = SCALE.set(10)
@@ -74,7 +74,7 @@ def test_context_variables_are_those_of_whoever_hands_items_in(make: Make) -> No
     assert {index: part.samples for index, (part,) in parts.items()} == {1: [10], 2: [20]}
 
 
-def test_an_error_of_one_item_leaves_the_others(make: Make) -> None:
+def test_an_error_of_one_item_leaves_the_others(make):
     def fails(item: int) -> int:
         if item == 2:
             raise KeyError("two")
@@ -85,7 +85,7 @@ def test_an_error_of_one_item_leaves_the_others(make: Make) -> None:
     assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
 
 
-def test_slow_samples_are_given_as_they_are_made(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_samples_are_given_as_they_are_made(make, monkeypatch):
     """Nothing of a chunk that takes longer than was expected waits for its end."""
     monkeypatch.setattr(call, "TOGETHER_S", 1e-9)
     monkeypatch.setattr(workers, "WAITING_S", 0.0)
@@ -100,7 +100,7 @@ def test_slow_samples_are_given_as_they_are_made(make: Make, monkeypatch: pytest
     assert isinstance(crew, Forked) or given == [[i] for i in range(20)]
 
 
-def test_what_tells_no_size_leaves_the_others(make: Make) -> None:
+def test_what_tells_no_size_leaves_the_others(make):
     class Closed:
         @property
         def nbytes(self) -> int:
@@ -113,7 +113,7 @@ def test_what_tells_no_size_leaves_the_others(make: Make) -> None:
     assert [part.index for part in parts[2]] == [2]
 
 
-def test_bytes_read_unseen_are_those_of_one_item(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_read_unseen_are_those_of_one_item(monkeypatch):
     """Of several that were called together."""
     read = [0]
     monkeypatch.setattr(audit, "_bytes_read", lambda: read[0])
@@ -129,7 +129,7 @@ def test_bytes_read_unseen_are_those_of_one_item(monkeypatch: pytest.MonkeyPatch
         assert [part.notices for some in job.made(enumerate(range(100))) for part in some] == [()] * 100
 
 
-def test_few_large_items_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_large_items_are_in_memory_at_once(monkeypatch):
     """Of a dataset that loads them as it is asked."""
     monkeypatch.setattr(call, "TOGETHER_BYTES", 1000)
     read: list[int] = []
@@ -153,7 +153,7 @@ Row = namedtuple("Row", ["a", "t"])
 
 
 @pytest.mark.parametrize("is_expanded", [False, True])
-def test_a_function_may_use_its_memory_again(make: Make, is_expanded: bool) -> None:
+def test_a_function_may_use_its_memory_again(make, is_expanded):
     memory = threading.local()  # a pool's threads have each their own
 
     def filled(item: int) -> Any:
@@ -184,7 +184,7 @@ def test_a_function_may_use_its_memory_again(make: Make, is_expanded: bool) -> N
     assert len(parts) == 20
 
 
-def test_large_items_come_in_parts_in_order(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_items_come_in_parts_in_order(make, monkeypatch):
     monkeypatch.setattr(call, "PART_BYTES", 1000)
 
     def many(item: int) -> Iterator[Any]:
@@ -200,13 +200,13 @@ def test_large_items_come_in_parts_in_order(make: Make, monkeypatch: pytest.Monk
         assert numbers == list(range(index * 20))
 
 
-def test_the_config_and_contents_reach_the_function(make: Make, tmp_path: Any) -> None:
+def test_the_config_and_contents_reach_the_function(make, tmp_path):
     (tmp_path / "a").write_text("text")
     job = Job(lambda item, suffix: item + suffix, {"suffix": "!"}, read="text")
     assert all_parts(make(job, lambda index: tmp_path / "a"), [[0]])[0][0].samples == ["text!"]
 
 
-def test_an_unpicklable_exception_still_says_what_it_was() -> None:
+def test_an_unpicklable_exception_still_says_what_it_was():
     class Local(Exception):
         def __reduce__(self) -> Any:
             raise TypeError("no")
@@ -222,9 +222,7 @@ def test_an_unpicklable_exception_still_says_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("is_expanded", [False, True])
-def test_an_executors_answer_pickles_whatever_an_item_gave(
-    monkeypatch: pytest.MonkeyPatch, is_expanded: bool
-) -> None:
+def test_an_executors_answer_pickles_whatever_an_item_gave(monkeypatch, is_expanded):
     """Else all items of the chunk would have failed, and the first of them be named."""
     monkeypatch.setattr(call, "PART_BYTES", 1)
 
@@ -242,7 +240,7 @@ def test_an_executors_answer_pickles_whatever_an_item_gave(
     assert all(part.error is None for part in parts)
 
 
-def test_closing_with_work_in_hand_ends_the_workers() -> None:
+def test_closing_with_work_in_hand_ends_the_workers():
     crew = Forked(2, Job(lambda item: threading.Event().wait(60), {}), lambda index: index)
     crew.submit([0, 1])
     crew.submit([2])
@@ -279,7 +277,7 @@ print(part.error)
 
 
 @pytest.mark.parametrize(("who", "said"), [("job", ""), ("worker", "(signal SIGKILL)")])
-def test_a_death_is_seen_while_grandchildren_live_on(who: str, said: str) -> None:
+def test_a_death_is_seen_while_grandchildren_live_on(who, said):
     """A killed job leaves no worker, and a worker that is killed is not waited for."""
     command = [sys.executable, "-c", KILLED, who]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
@@ -292,7 +290,7 @@ def test_a_death_is_seen_while_grandchildren_live_on(who: str, said: str) -> Non
     assert has_ended and said in told
 
 
-def test_nested_paths_in_an_item_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_paths_in_an_item_are_found(tmp_path, monkeypatch):
     """And of text only what its digest counts: names of files that look like paths."""
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "labels"):
@@ -311,7 +309,7 @@ class Sample:
     pixels: Any = None
 
 
-def test_paths_in_an_object_are_those_that_its_digest_counts(tmp_path: Path) -> None:
+def test_paths_in_an_object_are_those_that_its_digest_counts(tmp_path):
     image, mask = tmp_path / "a.png", tmp_path / "a.mask"
     for path in (image, mask):
         path.write_text("x")
@@ -347,7 +345,7 @@ finally:
 
 
 @pytest.mark.parametrize("how", ["none", "gone", "odd", "there", "ignored"])
-def test_only_the_job_goes_on_after_a_fill(how: str) -> None:
+def test_only_the_job_goes_on_after_a_fill(how):
     """A worker that cannot flush neither returns to what forked it nor prints what it inherited."""
     read, write = os.pipe()
     environ = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -396,7 +394,7 @@ print(part.index, type(part.error).__name__, part.error)
         ("raise KeyboardInterrupt", "9 KeyboardInterrupt "),
     ],
 )
-def test_the_item_is_named_at_which_a_worker_ended_and_how(end: str, told: str) -> None:
+def test_the_item_is_named_at_which_a_worker_ended_and_how(end, told):
     """However many of its chunk it had made by then, and not sent."""
     assert python("-c", DIES, end).stdout.startswith(told)
 
@@ -425,7 +423,7 @@ def is_equal(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("waiting_bytes", [0, 12288])
-def test_samples_arrive_as_they_were_made(monkeypatch: pytest.MonkeyPatch, waiting_bytes: int) -> None:
+def test_samples_arrive_as_they_were_made(monkeypatch, waiting_bytes):
     monkeypatch.setattr(workers, "WAITING_BYTES", waiting_bytes)
     crew = Forked(2, Job(made, {}), lambda index: index)
     parts = all_parts(crew, [list(range(first, first + 4)) for first in range(0, ITEMS, 4)])
@@ -452,7 +450,7 @@ def interrupted(x: int) -> None:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_on_access_shows_the_line_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_on_access_shows_the_line_that_asked(monkeypatch):
     monkeypatch.setenv("PREPCACHE", "off")
     ds = prepcache.CachedDataset([1], interrupted, code=None, version=1, lazy=True, progress=False)
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -461,7 +459,7 @@ def test_ctrl_c_on_access_shows_the_line_that_asked(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("is_expanded", [False, True])
-def test_a_step_in_lower_precision_around_is_not_the_functions(is_expanded: bool) -> None:
+def test_a_step_in_lower_precision_around_is_not_the_functions(is_expanded):
     """A lazy data set is read in the middle of one, and its samples are everybody's."""
     job = Job(products if is_expanded else product, {}, is_expanded)
     expected = job.call(0, 3)

@@ -8,9 +8,9 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import db
-from prepcached.store.store import Store, check_root, rebuild
+from prepcached.store.store import check_root, rebuild
 from support import stores
-from support.stores import RECIPE, Clock, item, put
+from support.stores import RECIPE, item, put
 
 MADE_AGAIN = {"new index": 1, "indexed": 3}
 
@@ -33,13 +33,7 @@ def damage_index(root: Path, damage: str) -> bytes:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_index_is_made_again(
-    root: Path,
-    open_store: Callable[..., Store],
-    clock: Clock,
-    damage: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_damaged_index_is_made_again(root, open_store, clock, damage, caplog):
     store = open_store()
     seen = store.generation(RECIPE)
     store.close()
@@ -54,9 +48,7 @@ def test_a_damaged_index_is_made_again(
     assert open_store().stats().recovered == {}
 
 
-def test_an_index_of_another_version_is_no_error(
-    root: Path, open_store: Callable[..., Store], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_of_another_version_is_no_error(root, open_store, caplog):
     """It is planned, as each upgrade that changes the tables."""
     conn = sqlite3.connect(root / "v1" / "index.sqlite")
     conn.execute("PRAGMA user_version = 999")
@@ -66,9 +58,7 @@ def test_an_index_of_another_version_is_no_error(
     assert said.levelname == "WARNING" and "is of version 999" in said.getMessage()
 
 
-def test_an_index_lost_without_artifacts_goes_on_beyond_all_seen(
-    tmp_path: Path, open_store: Callable[..., Store], clock: Clock
-) -> None:
+def test_an_index_lost_without_artifacts_goes_on_beyond_all_seen(tmp_path, open_store, clock):
     store = open_store()
     put(store, 1)
     seen = store.resolve(RECIPE).generation
@@ -83,7 +73,7 @@ def test_an_index_lost_without_artifacts_goes_on_beyond_all_seen(
     assert again.resolve(RECIPE, seen).is_complete
 
 
-def test_check_leaves_a_damaged_index_and_rebuild_mends_it(root: Path) -> None:
+def test_check_leaves_a_damaged_index_and_rebuild_mends_it(root):
     damaged = damage_index(root, "middle")
     for repair in (False, True):
         with pytest.raises(errors.IndexCorrupt, match="prepcached rebuild"):

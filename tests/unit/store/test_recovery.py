@@ -5,7 +5,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -18,9 +17,9 @@ from prepcache.protocol import wire
 from prepcached.auth import TOKEN_UID
 from prepcached.store import staging
 from prepcached.store.db import Index, discard
-from prepcached.store.store import Store, check_root, rebuild
+from prepcached.store.store import check_root, rebuild
 from support import stores
-from support.stores import RECIPE, Clock, failing, item, put
+from support.stores import RECIPE, failing, item, put
 
 
 def objects(root: Path) -> list[Path]:
@@ -34,7 +33,7 @@ def sql(root: Path, statement: str) -> list[tuple[object, ...]]:
     return rows
 
 
-def test_what_is_no_artifact_is_removed(root: Path, open_store: Callable[..., Store]) -> None:
+def test_what_is_no_artifact_is_removed(root, open_store):
     misplaced = objects(root)[0]
     whole = misplaced.read_bytes()
     folder = root / "v1" / "objects" / "00"
@@ -50,9 +49,7 @@ def test_what_is_no_artifact_is_removed(root: Path, open_store: Callable[..., St
     assert store.stats().entries == len(objects(root)) == 3
 
 
-def test_a_file_larger_than_any_commit_is_removed_unread(
-    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_larger_than_any_commit_is_removed_unread(root, open_store, monkeypatch):
     """A sparse file costs nobody its bytes, but would cost each start the time to read them."""
     discard(str(root / "v1" / "index.sqlite"))
     monkeypatch.setattr(wire, "MAX_STAGED_BYTES", 1)
@@ -61,15 +58,13 @@ def test_a_file_larger_than_any_commit_is_removed_unread(
 
 
 @pytest.mark.parametrize("digest", ["00", "ff"])
-def test_a_file_of_another_digest_is_not_taken_for_its_row(
-    root: Path, open_store: Callable[..., Store], digest: str
-) -> None:
+def test_a_file_of_another_digest_is_not_taken_for_its_row(root, open_store, digest):
     """A flipped byte: the twin has no file, and this one was removed for it."""
     sql(root, f"UPDATE artifacts SET digest = x'{digest * 32}' WHERE id = 1")
     assert stores.items_of(open_store()) == sorted([item(1), item(2)])
 
 
-def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable[..., Store]) -> None:
+def test_of_two_files_of_one_key_one_is_indexed(root, open_store):
     store = open_store()
     older = put(store, 1, seed=7).artifacts[0]
     kept = stores.content(store, older.digest)
@@ -84,9 +79,7 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
 
 
 @pytest.mark.parametrize("place", ["objects/00", "tmp", "staging"])
-def test_what_cannot_be_removed_stays_and_ends_nothing(
-    root: Path, open_store: Callable[..., Store], place: str
-) -> None:
+def test_what_cannot_be_removed_stays_and_ends_nothing(root, open_store, place):
     """Folders in folders, deeper than Python descends."""
     deep = root / "v1" / place / "deep"
     os.makedirs(deep)
@@ -104,7 +97,7 @@ def test_what_cannot_be_removed_stays_and_ends_nothing(
     subprocess.run(["rm", "-r", str(deep)], check=True)
 
 
-def test_a_rebuild_keeps_what_came_with_the_tcp_token(open_store: Callable[..., Store]) -> None:
+def test_a_rebuild_keeps_what_came_with_the_tcp_token(open_store):
     store = open_store()
     put(store, 1, owner_uid=TOKEN_UID)
     store.close()
@@ -112,7 +105,7 @@ def test_a_rebuild_keeps_what_came_with_the_tcp_token(open_store: Callable[..., 
     assert [entry.owner for entry in open_store().entries().entries] == [None]
 
 
-def test_marks_and_names_that_nobody_wrote_end_no_start(root: Path, open_store: Callable[..., Store]) -> None:
+def test_marks_and_names_that_nobody_wrote_end_no_start(root, open_store):
     for mark in (b"9" * 30, b"-7", b"x"):
         os.setxattr(objects(root)[0], staging.OWNER_XATTR, mark)
         discard(str(root / "v1" / "index.sqlite"))
@@ -126,7 +119,7 @@ def test_marks_and_names_that_nobody_wrote_end_no_start(root: Path, open_store: 
     assert open_store().recipe("5" * 64).name == "a?b"
 
 
-def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Callable[..., Store]) -> None:
+def test_a_lost_index_is_made_again_with_everything(root, open_store):
     for path in (root / "v1").glob("index.sqlite*"):
         path.unlink()
     store = open_store()
@@ -141,7 +134,7 @@ def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Call
     assert store.resolve(RECIPE, 2).generation > 2
 
 
-def test_a_killed_rebuild_starts_over(root: Path, open_store: Callable[..., Store]) -> None:
+def test_a_killed_rebuild_starts_over(root, open_store):
     discard(str(root / "v1" / "index.sqlite"))
     Index(str(root / "v1" / "index.sqlite")).close()
     store = open_store()
@@ -151,9 +144,7 @@ def test_a_killed_rebuild_starts_over(root: Path, open_store: Callable[..., Stor
 
 
 @pytest.mark.parametrize("work", [check_root, rebuild])
-def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
-    tmp_path: Path, work: Callable[[Path], object]
-) -> None:
+def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(tmp_path, work):
     (tmp_path / "empty").mkdir()
     for name in ("absent", "empty"):
         with pytest.raises(errors.RootUnusable, match="is not a store: give --root"):
@@ -161,14 +152,14 @@ def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
 
-def test_an_unreadable_root_is_not_called_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_root_is_not_called_empty(root, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", mock.Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
         with pytest.raises(errors.RootUnusable, match=r"cannot be read \(Permission denied\).*sudo -u"):
             check_root(root)
 
 
-def test_root_is_told_whose_store_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_told_whose_store_it_is(root, monkeypatch):
     if os.geteuid() == 0:
         os.chown(root / "v1", 54321, 54321)
     else:
@@ -177,9 +168,7 @@ def test_root_is_told_whose_store_it_is(root: Path, monkeypatch: pytest.MonkeyPa
         check_root(root)
 
 
-def test_a_folder_that_cannot_be_listed_is_an_error(
-    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_listed_is_an_error(root, open_store, monkeypatch):
     failing(monkeypatch, os, "listdir", OSError(5, "Input/output error"), lambda path: path.endswith("/ab"))
     with pytest.raises(errors.StoreError, match="Input/output error"):
         open_store()
@@ -193,9 +182,7 @@ def unmarked(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(os, name, mock.Mock(side_effect=OSError(number, os.strerror(number))))
 
 
-def test_a_file_whose_mark_cannot_be_read_is_left_alone(
-    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_whose_mark_cannot_be_read_is_left_alone(root, open_store, monkeypatch):
     discard(str(root / "v1" / "index.sqlite"))
     with monkeypatch.context() as patch:
         unmarked(patch, errno.EIO)
@@ -205,7 +192,7 @@ def test_a_file_whose_mark_cannot_be_read_is_left_alone(
     assert open_store().stats().entries == 3
 
 
-def test_a_file_that_cannot_be_marked_is_not_shared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_marked_is_not_shared(store, monkeypatch):
     unmarked(monkeypatch, errno.ENOSPC)
     with pytest.raises(errors.Declined):
         put(store, "a", scope=".1001")
@@ -215,7 +202,7 @@ def test_a_file_that_cannot_be_marked_is_not_shared(store: Store, monkeypatch: p
     assert put(store, "a").artifacts
 
 
-def test_a_file_whose_mark_is_damaged_is_not_shared(root: Path, open_store: Callable[..., Store]) -> None:
+def test_a_file_whose_mark_is_damaged_is_not_shared(root, open_store):
     marked = objects(root)[0]
     os.setxattr(marked, staging.SCOPE_XATTR, b".10x1")
     discard(str(root / "v1" / "index.sqlite"))
@@ -226,7 +213,7 @@ def test_a_file_whose_mark_is_damaged_is_not_shared(root: Path, open_store: Call
     assert open_store().stats().entries == 3
 
 
-def test_times_of_a_clock_that_was_ahead_do_not_last(open_store: Callable[..., Store], clock: Clock) -> None:
+def test_times_of_a_clock_that_was_ahead_do_not_last(open_store, clock):
     store = open_store()
     clock.now += 86_400
     put(store, "ahead")
@@ -240,9 +227,7 @@ def test_times_of_a_clock_that_was_ahead_do_not_last(open_store: Callable[..., S
     assert oldest.used_at == clock.now - 1 and newest.used_at == clock.now
 
 
-def test_a_clock_that_is_behind_at_a_start_keeps_the_order(
-    open_store: Callable[..., Store], clock: Clock
-) -> None:
+def test_a_clock_that_is_behind_at_a_start_keeps_the_order(open_store, clock):
     store = open_store()
     refs = []
     for name in range(3):

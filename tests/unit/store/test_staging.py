@@ -51,7 +51,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_is_not_as_it_was_announced_is_refused(ready: Store, attack: str) -> None:
+def test_what_is_not_as_it_was_announced_is_refused(ready, attack):
     act, why = ATTACKS[attack]
     staged = stage(ready, [1])
     act(Path(ready.staging) / staged.name)
@@ -59,7 +59,7 @@ def test_what_is_not_as_it_was_announced_is_refused(ready: Store, attack: str) -
 
 
 @pytest.mark.skipif(ME != 0, reason="needs root to make a file of another user")
-def test_another_users_file_is_refused(ready: Store) -> None:
+def test_another_users_file_is_refused(ready):
     staged = stage(ready, [1])
     os.chown(Path(ready.staging) / staged.name, 1001, -1)
     refused(ready, staged, "belongs to uid 1001", owner_uid=1002)
@@ -68,14 +68,12 @@ def test_another_users_file_is_refused(ready: Store) -> None:
 @pytest.mark.parametrize(
     "name", ["../objects/x.y", "/etc/passwd", "s.\0", "s", "", ".b", "a.b\n", "a..b", "é.b", "a." + "b" * 101]
 )
-def test_a_name_that_is_no_name_is_refused(ready: Store, name: str) -> None:
+def test_a_name_that_is_no_name_is_refused(ready, name):
     refused(ready, StagedFile(name, 1), "cannot name a staged file")
 
 
 @pytest.mark.parametrize("how", ["append", "rewrite", "swap", "unlink"])
-def test_a_change_while_it_is_hashed_is_refused(
-    ready: Store, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_while_it_is_hashed_is_refused(ready, how, monkeypatch):
     staged = stage(ready, [1])
     path = Path(ready.staging) / staged.name
     other = stage(ready, [2])
@@ -101,7 +99,7 @@ def test_a_change_while_it_is_hashed_is_refused(
 
 
 @pytest.mark.parametrize("how", ["swap", "grow"])
-def test_a_staged_name_replaced_after_hashing_is_refused(ready: Store, how: str) -> None:
+def test_a_staged_name_replaced_after_hashing_is_refused(ready, how):
     staged, other = stage(ready, [1]), stage(ready, [2])
     path, times = Path(ready.staging) / staged.name, []
 
@@ -117,7 +115,7 @@ def test_a_staged_name_replaced_after_hashing_is_refused(ready: Store, how: str)
         ready.commit(RECIPE, [staged], owner_uid=ME, allowed_items=meddle)
 
 
-def test_a_commit_needs_no_second_room_on_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_needs_no_second_room_on_a_full_disk(store, monkeypatch):
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     monkeypatch.setattr(store.disk, "free_bytes", lambda: 0)
@@ -128,7 +126,7 @@ def test_a_commit_needs_no_second_room_on_a_full_disk(store: Store, monkeypatch:
 
 @pytest.mark.root
 @pytest.mark.skipif(ME != 0, reason="needs root to make a file of another user")
-def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
+def test_another_users_file_is_copied_and_the_copy_counts(store):
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     path = Path(store.staging) / staged.name
@@ -146,18 +144,18 @@ def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
     assert not os.listdir(store.staging)
 
 
-def test_an_item_table_over_its_bound_is_not_read(ready: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_table_over_its_bound_is_not_read(ready, monkeypatch):
     staged = stage(ready, ["a", "b", "c"])
     monkeypatch.setattr(staging, "MAX_ITEMS", 2)
     monkeypatch.setattr(artifact_format, "read_array", None)
     refused(ready, staged, "3 items: the limit is 2")
 
 
-def test_as_many_items_are_taken_as_may_be_leased() -> None:
+def test_as_many_items_are_taken_as_may_be_leased():
     assert MAX_LEASED_ITEMS == staging.MAX_ITEMS
 
 
-def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store: Store) -> None:
+def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store):
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     inode = os.stat(Path(store.staging) / staged.name).st_ino
@@ -167,9 +165,7 @@ def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store: Store) -> None
 
 
 @pytest.mark.parametrize("fault", [errno.EMFILE, errno.ENFILE, errno.EIO])
-def test_a_disk_that_cannot_tell_does_not_blame_the_file(
-    ready: Store, fault: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_cannot_tell_does_not_blame_the_file(ready, fault, monkeypatch):
     staged = stage(ready, [1])
     failing(monkeypatch, os, "open", OSError(fault, os.strerror(fault)), staged.name.__eq__)
     with pytest.raises(errors.StoreError, match=os.strerror(fault)):
@@ -177,9 +173,7 @@ def test_a_disk_that_cannot_tell_does_not_blame_the_file(
 
 
 @pytest.mark.parametrize(("fault", "is_dropped"), [(errno.EAGAIN, True), (errno.EOPNOTSUPP, False)])
-def test_what_may_have_been_cached_stays_in_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, is_dropped: bool
-) -> None:
+def test_what_may_have_been_cached_stays_in_the_page_cache(tmp_path, monkeypatch, fault, is_dropped):
     """Not every filesystem tells: a job is about to map what it has just committed."""
     read, dropped = os.preadv, list[int]()
 

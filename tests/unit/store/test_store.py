@@ -21,7 +21,7 @@ from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
 
 
-def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) -> None:
+def test_what_is_committed_is_resolved_and_lies_where_it_should(store):
     done = put(store, 1, 2, cost_s=2.0)
     (ref,) = done.artifacts
     assert ref.key == entry_key(RECIPE, item(1) + item(2))
@@ -31,7 +31,7 @@ def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) ->
     assert not os.listdir(store.staging)
 
 
-def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
+def test_committing_the_same_bytes_again_changes_nothing(store):
     first = put(store, 1)
     put(store, 2)
     freed = []
@@ -42,7 +42,7 @@ def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
     assert store.stats().entries == 2
 
 
-def test_committing_a_lost_artifact_brings_it_back(store: Store) -> None:
+def test_committing_a_lost_artifact_brings_it_back(store):
     first = put(store, 1)
     put(store, 2)
     digest = first.artifacts[0].digest
@@ -52,7 +52,7 @@ def test_committing_a_lost_artifact_brings_it_back(store: Store) -> None:
     assert not os.listdir(store.staging)
 
 
-def test_several_files_are_committed_together_or_not_at_all(store: Store) -> None:
+def test_several_files_are_committed_together_or_not_at_all(store):
     store.register(RECIPE, "r", {})
     good, bad = stage(store, [1]), stage(store, [2], recipe=OTHER_RECIPE)
     with pytest.raises(errors.StagedFileRefused, match="recipe"):
@@ -67,16 +67,14 @@ def test_several_files_are_committed_together_or_not_at_all(store: Store) -> Non
 
 
 @pytest.mark.parametrize("recipe", ["", "..", RECIPE.upper(), "/etc/passwd"])
-def test_a_recipe_that_is_no_digest_is_refused(store: Store, recipe: str) -> None:
+def test_a_recipe_that_is_no_digest_is_refused(store, recipe):
     for call in (store.resolve, store.generation, store.recipe, lambda r: store.register(r, "x", {})):
         with pytest.raises(errors.BadRequest):
             call(recipe)
 
 
 @pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_declines_and_other_faults_are_errors(
-    store: Store, monkeypatch: pytest.MonkeyPatch, full: int
-) -> None:
+def test_a_full_disk_declines_and_other_faults_are_errors(store, monkeypatch, full):
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     for code, kind in ((full, errors.Declined), (errno.EIO, errors.StoreError)):
@@ -88,7 +86,7 @@ def test_a_full_disk_declines_and_other_faults_are_errors(
     assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
 
 
-def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
+def test_an_upload_has_a_staged_file_of_the_daemons_own(store):
     store.register(RECIPE, "r", {})
     name = "session.name"
     with store.upload(name, 1000) as fd:
@@ -105,9 +103,7 @@ def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     again.close()
 
 
-def test_an_undeletable_staged_file_leaves_the_commit_done(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_undeletable_staged_file_leaves_the_commit_done(store, monkeypatch):
     put(store, 1)
     new, again = (stage(store, [2], seed=seed) for seed in (0, 1))
     with monkeypatch.context() as patch:
@@ -117,7 +113,7 @@ def test_an_undeletable_staged_file_leaves_the_commit_done(
     assert store.sweep_staging("s".__ne__).files == 1
 
 
-def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:
+def test_many_threads_commit_resolve_and_purge_at_once(store):
     def work(n: int) -> None:
         for k in range(6):
             ref = put(store, (n, k), holder=f"job{n}", session=f"s{n}").artifacts[0]
@@ -134,7 +130,7 @@ def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:
     assert len(store.resolve(RECIPE).artifacts) == len(stores.digests_on_disk(store))
 
 
-def test_readers_see_a_snapshot_and_a_writer_locks_at_once(tmp_path: Path) -> None:
+def test_readers_see_a_snapshot_and_a_writer_locks_at_once(tmp_path):
     index = Index(str(tmp_path / "index.sqlite"))
     with index.read() as reader:
         assert queries.note(reader, "x") == 0

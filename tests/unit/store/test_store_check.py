@@ -44,7 +44,7 @@ AT_A_START = {"temporary-file": "temporary", "doomed-file": "doomed", "file-with
 
 @pytest.mark.parametrize("code", SPOILERS)
 @pytest.mark.parametrize("by", ["check", "a start"])
-def test_each_disagreement_is_found_and_mended(open_store: Callable[..., Store], code: str, by: str) -> None:
+def test_each_disagreement_is_found_and_mended(open_store, code, by):
     store = open_store()
     put(store, 1)
     put(store, 2)
@@ -62,9 +62,7 @@ def test_each_disagreement_is_found_and_mended(open_store: Callable[..., Store],
     assert stores.items_of(open_store()) == sorted(map(item, (1, 2) if is_kept else (2,)))
 
 
-def test_what_cannot_be_read_is_left_and_not_called_mended(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_left_and_not_called_mended(open_store, monkeypatch):
     store = open_store()
     put(store, 1)
     SPOILERS["file-without-row"](store)

@@ -4,7 +4,6 @@ import builtins
 import errno
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ def only(store: Store, *names: object, edition: int = 0, holder: str | None = No
     return put(store, *names, edition=edition, holder=holder).artifacts[0]
 
 
-def test_a_merge_stays_within_an_edition(store: Store) -> None:
+def test_a_merge_stays_within_an_edition(store):
     for number in range(8):
         put(store, ("old", number))
         put(store, ("new", number), ("newer", number), edition=1)
@@ -37,7 +36,7 @@ def test_a_merge_stays_within_an_edition(store: Store) -> None:
     assert answered(store) == [(0, 8), (1, 16)]
 
 
-def test_a_refresh_replaces_what_it_overlaps(store: Store) -> None:
+def test_a_refresh_replaces_what_it_overlaps(store):
     old, beside = only(store, "a", "b", holder="s"), only(store, "c")
     put(store, "a", recipe=OTHER_RECIPE)
     new = only(store, "a", edition=3)
@@ -49,16 +48,14 @@ def test_a_refresh_replaces_what_it_overlaps(store: Store) -> None:
     assert len(store.resolve(OTHER_RECIPE).artifacts) == 1
 
 
-def test_what_replaces_a_pinned_entry_is_pinned(store: Store) -> None:
+def test_what_replaces_a_pinned_entry_is_pinned(store):
     store.set_pin(only(store, "a", "b").key, True)
     new = only(store, "a", edition=1)
     unpinned = only(store, "d", edition=1)
     assert [store.entry(ref.key).is_pinned for ref in (new, unpinned)] == [True, False]
 
 
-def test_a_refresh_that_cannot_read_what_is_there_is_refused(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refresh_that_cannot_read_what_is_there_is_refused(store, monkeypatch):
     old = only(store, "a", "b")
     staged = stage(store, "a", edition=1)
     with monkeypatch.context() as patch:
@@ -70,9 +67,7 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(
     store.sweep_staging("s".__ne__)
 
 
-def test_headers_beside_are_read_without_the_writers_lock(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_beside_are_read_without_the_writers_lock(store, monkeypatch):
     """A commit may stand beside thousands of artifacts of other editions."""
     for number in range(4):
         put(store, ("old", number))
@@ -96,7 +91,7 @@ def test_headers_beside_are_read_without_the_writers_lock(
     assert answered(store) == [(0, 1), (0, 1), (0, 1), (1, 2)]
 
 
-def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:
+def test_files_of_one_commit_are_of_one_edition(store):
     new = only(store, "a", edition=1)
     both = [stage(store, "a"), stage(store, "b", edition=1)]
     with pytest.raises(errors.StagedFileRefused, match="one edition"):
@@ -106,7 +101,7 @@ def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
-def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store, names: str) -> None:
+def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store, names):
     new = only(store, "a", edition=1)
     with pytest.raises(errors.Declined, match="refresh"):
         put(store, *names)
@@ -114,7 +109,7 @@ def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store, n
     store.sweep_staging("s".__ne__)
 
 
-def test_a_start_that_indexes_a_file_leaves_other_recipes(open_store: Callable[..., Store]) -> None:
+def test_a_start_that_indexes_a_file_leaves_other_recipes(open_store):
     store = open_store()
     only(store, "beside"), only(store, "a", edition=1)
     [stray] = put(store, "b", recipe=OTHER_RECIPE).artifacts
@@ -131,9 +126,7 @@ def test_a_start_that_indexes_a_file_leaves_other_recipes(open_store: Callable[.
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 @pytest.mark.parametrize("is_met_first", [True, False])
-def test_a_rebuild_keeps_the_highest_edition_alone(
-    open_store: Callable[..., Store], tmp_path: Path, is_met_first: bool, names: str
-) -> None:
+def test_a_rebuild_keeps_the_highest_edition_alone(open_store, tmp_path, is_met_first, names):
     store = open_store()
     only(store, "beside")
     old = only(store, *names)
@@ -148,9 +141,7 @@ def test_a_rebuild_keeps_the_highest_edition_alone(
     assert open_store().resolve(RECIPE).artifacts == (new,)
 
 
-def test_a_rebuild_that_fails_half_way_leaves_no_lower_edition(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuild_that_fails_half_way_leaves_no_lower_edition(open_store, monkeypatch):
     store = open_store()
     old = only(store, "a", "b")
     path = Path(store.objects) / old.digest[:2] / old.digest

@@ -4,7 +4,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from prepcached.store.records import Filter, Holds, Ledger, Limits
 from prepcached.store.staging import StagedArea
 from prepcached.store.store import RECENCY_S, Store
 from support import stores
-from support.stores import BLOCK, Clock, item, put, stage
+from support.stores import BLOCK, item, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
 
@@ -29,7 +28,7 @@ def names(store: Store) -> list[bytes]:
     return stores.items_of(store)
 
 
-def test_the_least_recently_used_goes(small: Store, clock: Clock) -> None:
+def test_the_least_recently_used_goes(small, clock):
     refs = []
     for name in range(3):
         clock.now += 1
@@ -45,7 +44,7 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock) -> None:
     assert stats.coldest_age_s == 2.0
 
 
-def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> None:
+def test_a_write_is_declined_when_everything_is_held_or_pinned(small):
     put(small, 0, holder="job")
     put(small, 1, holder="job")
     small.set_pin(put(small, 2).artifacts[0].key, True)
@@ -61,7 +60,7 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     assert item(2) in names(small)
 
 
-def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path: Path, clock: Clock) -> None:
+def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path, clock):
     store = Store(tmp_path / "root", limits=replace(THREE, hold_idle_s=3000), clock=clock)
     for name in range(3):
         put(store, name, holder="job")
@@ -74,7 +73,7 @@ def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path: Path, clock: Cloc
     store.close()
 
 
-def test_a_hold_nobody_touched_for_long_is_weak(small: Store, clock: Clock) -> None:
+def test_a_hold_nobody_touched_for_long_is_weak(small, clock):
     refs = [put(small, name, holder="job").artifacts[0] for name in range(3)]
     clock.now += 99
     small.touch("job", [refs[1].digest, refs[2].digest])
@@ -90,7 +89,7 @@ def test_a_hold_nobody_touched_for_long_is_weak(small: Store, clock: Clock) -> N
     assert names(small) == sorted([item(1), item(2), item(3)])
 
 
-def test_staged_bytes_count_and_removed_ones_too(small: Store) -> None:
+def test_staged_bytes_count_and_removed_ones_too(small):
     put(small, 0, holder="job")
     put(small, 0, seed=1)  # the old one's bytes stay while it is mapped
     staged = stage(small, [1])
@@ -103,7 +102,7 @@ def test_staged_bytes_count_and_removed_ones_too(small: Store) -> None:
     assert not small.refusal(BLOCK * 2)
 
 
-def test_an_upload_has_the_room_that_it_announced(small: Store) -> None:
+def test_an_upload_has_the_room_that_it_announced(small):
     for name in range(3):
         put(small, name)
     with small.upload("s.upload", 2 * BLOCK) as fd:
@@ -122,7 +121,7 @@ def test_an_upload_has_the_room_that_it_announced(small: Store) -> None:
     assert not small.refusal(3 * BLOCK)
 
 
-def test_a_staged_file_is_not_counted_or_swept_while_it_is_taken(small: Store) -> None:
+def test_a_staged_file_is_not_counted_or_swept_while_it_is_taken(small):
     area, staged = StagedArea(small.staging), stage(small, [1])
     assert area.disk_bytes() == BLOCK
     with area.busy(staged.name):
@@ -132,7 +131,7 @@ def test_a_staged_file_is_not_counted_or_swept_while_it_is_taken(small: Store) -
     assert area.sweep("".__eq__).files == 1
 
 
-def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> None:
+def test_the_background_makes_room_ahead(open_store):
     store = open_store(Limits(max_bytes=100 * BLOCK, min_free_bytes=0))
     for name in range(100):
         put(store, name)
@@ -142,7 +141,7 @@ def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> No
     assert Ledger(1 << 50, 0, Holds(0.0)).headroom(1 << 50) == 256 << 20, "of a large cache only so much"
 
 
-def test_a_refusal_names_the_setting_that_limits() -> None:
+def test_a_refusal_names_the_setting_that_limits():
     mib, holds = 1 << 20, Holds(0.0)
     budget = Ledger(50 * mib, 10 * mib, holds, live_bytes=50 * mib)
     told = "no room for 2.0 MiB more: the cache's limit is 50.0 MiB (--max-bytes), and all entries are in use"
@@ -158,7 +157,7 @@ def test_a_refusal_names_the_setting_that_limits() -> None:
     assert told in disk.refusal(2 * mib, free_bytes=11 * mib)
 
 
-def test_recency_is_written_behind(store: Store, clock: Clock) -> None:
+def test_recency_is_written_behind(store, clock):
     ref = put(store, 1, holder="job").artifacts[0]
     clock.now += 10
     store.touch("job", [ref.digest])
@@ -170,14 +169,14 @@ def test_recency_is_written_behind(store: Store, clock: Clock) -> None:
     assert store.entries().entries[0].used_at == clock.now + 5
 
 
-def test_a_purge_by_size_takes_what_a_fast_clock_left(store: Store, clock: Clock) -> None:
+def test_a_purge_by_size_takes_what_a_fast_clock_left(store, clock):
     for name in range(3):
         put(store, name)
     clock.now -= 3600  # somebody set it right
     assert store.purge(Filter(), free_bytes=1 << 30).entries == 3
 
 
-def test_what_was_used_last_is_written_at_the_end(open_store: Callable[..., Store], clock: Clock) -> None:
+def test_what_was_used_last_is_written_at_the_end(open_store, clock):
     store = open_store()
     ref = put(store, 1).artifacts[0]
     clock.now += 1
@@ -186,9 +185,7 @@ def test_what_was_used_last_is_written_at_the_end(open_store: Callable[..., Stor
     assert open_store().entry(ref.key).used_at == clock.now
 
 
-def test_recency_that_could_not_be_written_is_written_later(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recency_that_could_not_be_written_is_written_later(store, clock, monkeypatch):
     ref = put(store, 1).artifacts[0]
     clock.now += RECENCY_S
     stores.hold(store, "job", ref.digest)

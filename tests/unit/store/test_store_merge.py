@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +18,7 @@ from prepcached.store.records import Filter, Limits
 from prepcached.store.staging import MAX_ITEMS
 from prepcached.store.store import Store
 from support import stores
-from support.stores import BLOCK, OTHER_RECIPE, RECIPE, Clock, item, put
+from support.stores import BLOCK, OTHER_RECIPE, RECIPE, item, put
 
 
 def parts(*sizes: int) -> list[Part]:
@@ -31,13 +30,13 @@ def merge_all(store: Store) -> None:
         pass
 
 
-def test_a_plan_takes_the_fullest_tier_and_no_large_ones() -> None:
+def test_a_plan_takes_the_fullest_tier_and_no_large_ones():
     many = parts(*[100] * 9, *[TIER_BYTES] * 12, *[LARGE_BYTES] * 50)
     assert {part.size_bytes for part in plan(many)} == {TIER_BYTES}
     assert plan(parts(*[LARGE_BYTES] * 50)) == []
 
 
-def test_a_plan_is_bounded() -> None:
+def test_a_plan_is_bounded():
     chosen = plan(parts(*[LARGE_BYTES - 1] * 50))
     assert len(chosen) >= FANOUT
     assert sum(part.size_bytes for part in chosen) <= MERGED_BYTES
@@ -47,7 +46,7 @@ def test_a_plan_is_bounded() -> None:
     assert plan(many_items_first) == many_items_first[3:]
 
 
-def test_a_merge_keeps_what_its_parts_producers_say_alike(store: Store) -> None:
+def test_a_merge_keeps_what_its_parts_producers_say_alike(store):
     for name in range(FANOUT):
         put(store, name, seed=name)
     assert store.merge_some()
@@ -56,7 +55,7 @@ def test_a_merge_keeps_what_its_parts_producers_say_alike(store: Store) -> None:
     assert store.purge(Filter(produced_by="train.py"), dry_run=True).entries == 1
 
 
-def test_a_merge_keeps_items_rows_costs_and_samples(store: Store) -> None:
+def test_a_merge_keeps_items_rows_costs_and_samples(store):
     refs = [
         put(store, name, (name, 2), cost_s=name, size_bytes=50 + name).artifacts[0] for name in range(FANOUT)
     ]
@@ -80,7 +79,7 @@ def test_a_merge_keeps_items_rows_costs_and_samples(store: Store) -> None:
     assert store.stats().cost_s == merged.cost_s
 
 
-def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_during_a_merge_waits_for_nothing(store, monkeypatch):
     """The merge has the writer's lock, and its parts are about to go: who finds them gone looks again."""
     place = compaction.durable.place
     answers = list[Resolved]()
@@ -104,7 +103,7 @@ def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: p
     assert again.is_complete and [ref.items for ref in again.artifacts] == [FANOUT]
 
 
-def test_what_a_job_holds_is_not_merged(store: Store, clock: Clock) -> None:
+def test_what_a_job_holds_is_not_merged(store, clock):
     refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
     stores.hold(store, "job", refs[0].digest)
     merge_all(store)
@@ -116,7 +115,7 @@ def test_what_a_job_holds_is_not_merged(store: Store, clock: Clock) -> None:
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
 
 
-def test_only_equals_merge(store: Store) -> None:
+def test_only_equals_merge(store):
     seen = [{"kind": "env", "name": "LANG", "digest": "00" * 32}]
     for name in range(4):
         put(store, name)
@@ -131,7 +130,7 @@ def test_only_equals_merge(store: Store) -> None:
     assert not store.merge_some()
 
 
-def test_artifacts_with_a_common_item_do_not_merge(store: Store) -> None:
+def test_artifacts_with_a_common_item_do_not_merge(store):
     put(store, 0)
     put(store, 0, "again")
     for name in range(1, FANOUT):
@@ -141,9 +140,7 @@ def test_artifacts_with_a_common_item_do_not_merge(store: Store) -> None:
 
 
 @pytest.mark.parametrize("limit", ["budget", "quota"])
-def test_a_merge_that_may_be_larger_than_its_parts_fits(
-    open_store: Callable[..., Store], clock: Clock, limit: str
-) -> None:
+def test_a_merge_that_may_be_larger_than_its_parts_fits(open_store, clock, limit):
     """Large columns are aligned: up to an eighth more."""
     is_budget, more = limit == "budget", FANOUT * BLOCK // 8
 
@@ -163,9 +160,7 @@ def test_a_merge_that_may_be_larger_than_its_parts_fits(
 
 
 @pytest.mark.parametrize("limit", ["budget", "disk"])
-def test_nothing_is_evicted_while_a_merge_is_written(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_nothing_is_evicted_while_a_merge_is_written(open_store, monkeypatch, limit):
     store = open_store(Limits(max_bytes=(2 * FANOUT + 1) * BLOCK, min_free_bytes=0))
     for name in range(FANOUT):
         put(store, name)
@@ -189,7 +184,7 @@ DAMAGE = {"cut": lambda raw: raw[:-8], "one bit": lambda raw: raw[:-1] + bytes([
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_part_is_removed_and_the_others_merge(store: Store, damage: str) -> None:
+def test_a_damaged_part_is_removed_and_the_others_merge(store, damage):
     refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
     path = Path(store.objects) / refs[3].digest[:2] / refs[3].digest
     spoilt = DAMAGE[damage]
@@ -204,7 +199,7 @@ def test_a_damaged_part_is_removed_and_the_others_merge(store: Store, damage: st
     assert stores.items_of(store) == sorted(item(name) for name in range(FANOUT + 1) if name != 3)
 
 
-def test_an_unreadable_part_stops_no_other_merge(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_part_stops_no_other_merge(store, monkeypatch):
     refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
     path = str(Path(store.objects) / refs[3].digest[:2] / refs[3].digest)
     with monkeypatch.context() as patch:
@@ -214,9 +209,7 @@ def test_an_unreadable_part_stops_no_other_merge(store: Store, monkeypatch: pyte
     assert store.stats().damaged == 0
 
 
-def test_a_merge_that_cannot_be_written_stops_no_other(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_cannot_be_written_stops_no_other(store, clock, monkeypatch):
     for name in range(FANOUT):
         put(store, name)
         put(store, name, recipe=OTHER_RECIPE)
@@ -232,9 +225,7 @@ def test_a_merge_that_cannot_be_written_stops_no_other(
 
 
 @pytest.mark.parametrize("change", ["hold", "pin", "purge"])
-def test_a_merge_whose_parts_change_meanwhile_is_dropped(
-    store: Store, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_a_merge_whose_parts_change_meanwhile_is_dropped(store, monkeypatch, change):
     refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
     join = artifact.merge
 
@@ -254,9 +245,7 @@ def test_a_merge_whose_parts_change_meanwhile_is_dropped(
     assert stores.digests_on_disk(store) == {ref.digest for ref in left}
 
 
-def test_a_merged_file_that_lacks_its_row_is_no_commit(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merged_file_that_lacks_its_row_is_no_commit(open_store, monkeypatch):
     store = open_store()
     for name in range(FANOUT):
         put(store, name)
@@ -275,7 +264,7 @@ def test_a_merged_file_that_lacks_its_row_is_no_commit(
     assert stores.items_of(again) == sorted(item(name) for name in range(FANOUT))
 
 
-def test_a_merge_whose_artifact_is_there_is_given_up(store: Store, open_store: Callable[..., Store]) -> None:
+def test_a_merge_whose_artifact_is_there_is_given_up(store, open_store):
     parts = [put(store, name).artifacts[0] for name in range(FANOUT)]
     assert store.merge_some()
     (merged,) = store.resolve(RECIPE).artifacts

@@ -1,7 +1,5 @@
 """What artifacts observed, in the index: kept once, however many artifacts name it."""
 
-from collections.abc import Callable
-
 import pytest
 import sqlalchemy as sa
 
@@ -12,7 +10,7 @@ from prepcached.store.db import observed
 from prepcached.store.records import Filter
 from prepcached.store.store import IDLE_S, Store, rebuild
 from support import stores
-from support.stores import OTHER_RECIPE, RECIPE, Clock, put
+from support.stores import OTHER_RECIPE, RECIPE, put
 
 
 def masks(count: int, edited: int | None = None) -> list[dict[str, str]]:
@@ -34,9 +32,7 @@ def kept_bytes(store: Store) -> int:
         return sum(map(len, conn.execute(sa.select(observed.c.json)).scalars()))
 
 
-def test_a_file_for_each_item_costs_no_more_with_each_artifact(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_for_each_item_costs_no_more_with_each_artifact(store, monkeypatch):
     """Whole lists came to half a megabyte here, and a look-up would not have told of them."""
     monkeypatch.setattr(commit, "MAX_OBSERVED_BYTES", 500_000)
     steps = range(250, 2001, 250)
@@ -50,13 +46,13 @@ def test_a_file_for_each_item_costs_no_more_with_each_artifact(
     assert sorted(len(store.entry(entry.key).observed) for entry in shown) == list(steps)
 
 
-def test_a_partial_look_up_tells_all_inputs_that_it_names(store: Store) -> None:
+def test_a_partial_look_up_tells_all_inputs_that_it_names(store):
     generation = put(store, 1, observed=masks(600)).generation
     put(store, 2, observed=masks(601))
     assert seen(store, since=generation) == [masks(601)]
 
 
-def test_what_no_artifact_names_goes_when_other_inputs_come(store: Store) -> None:
+def test_what_no_artifact_names_goes_when_other_inputs_come(store):
     first = put(store, 1, observed=masks(2000)).artifacts[0].key
     before = kept_bytes(store)
     store.purge(Filter(keys=[first]))
@@ -64,7 +60,7 @@ def test_what_no_artifact_names_goes_when_other_inputs_come(store: Store) -> Non
     assert seen(store) == [masks(3)] and kept_bytes(store) < before / 100
 
 
-def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
+def test_chunks_go_with_their_recipe(store, clock):
     key = put(store, 1, observed=masks(FEW)).artifacts[0].key
     put(store, 2, observed=masks(FEW), recipe=OTHER_RECIPE)
     before = kept_bytes(store)
@@ -74,7 +70,7 @@ def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
     assert kept_bytes(store) == before / 2
 
 
-def test_a_rebuilt_index_tells_the_same(open_store: Callable[..., Store]) -> None:
+def test_a_rebuilt_index_tells_the_same(open_store):
     store = open_store()
     odd = [{"kind": "file", "name": f"items:\udcff {n}", "digest": "aa" * 32} for n in range(400)]
     for count in (10, 700, 1500):
@@ -88,7 +84,7 @@ def test_a_rebuilt_index_tells_the_same(open_store: Callable[..., Store]) -> Non
     assert sorted(seen(open_store()), key=len) == before == [[], masks(10), odd, masks(700), masks(1500)]
 
 
-def test_what_a_recipe_observed_fits_into_one_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_recipe_observed_fits_into_one_answer(store, monkeypatch):
     monkeypatch.setattr(commit, "MAX_OBSERVED_BYTES", 2500)
     one, two = ([{"kind": "file", "name": x * 1000, "digest": "00" * 32}] for x in "xy")
     put(store, 1, observed=one)

@@ -10,7 +10,7 @@ from prepcache.digests import RecipeDigest
 from prepcached.store import listing
 from prepcached.store.records import Filter
 from prepcached.store.store import IDLE_S, RECIPES_S, Store
-from support.stores import OTHER_RECIPE, RECIPE, Clock, item, items_of, put
+from support.stores import OTHER_RECIPE, RECIPE, item, items_of, put
 
 DAY_S = 86_400
 
@@ -19,7 +19,7 @@ def names(store: Store) -> set[str]:
     return {one.digest + one.scope for one in store.recipes()[0]}
 
 
-def test_an_unused_recipe_without_artifacts_is_deleted(store: Store, clock: Clock) -> None:
+def test_an_unused_recipe_without_artifacts_is_deleted(store, clock):
     put(store, 1)
     store.register(OTHER_RECIPE, "tests.other", {})
     store.maintain()
@@ -34,14 +34,14 @@ def test_an_unused_recipe_without_artifacts_is_deleted(store: Store, clock: Cloc
     assert items_of(store) == [item(1)]
 
 
-def test_the_first_registration_stands(store: Store) -> None:
+def test_the_first_registration_stands(store):
     store.register(RECIPE, "tests.recipe", {"format": 1})
     store.register(RECIPE, "another name", {})
     record = store.recipe(RECIPE)
     assert (record.name, record.parts) == ("tests.recipe", {"format": 1})
 
 
-def test_a_recipe_that_returns_has_a_newer_generation(store: Store, clock: Clock) -> None:
+def test_a_recipe_that_returns_has_a_newer_generation(store, clock):
     for name in range(5):
         put(store, name)
     store.purge(Filter())
@@ -56,7 +56,7 @@ def test_a_recipe_that_returns_has_a_newer_generation(store: Store, clock: Clock
     assert items_of(store) == [item(1)]
 
 
-def test_damaged_parts_of_a_recipe_are_not_known(store: Store) -> None:
+def test_damaged_parts_of_a_recipe_are_not_known(store):
     put(store, 1)
     with store.index.write() as conn:
         conn.exec_driver_sql("UPDATE recipes SET parts = x'00'")
@@ -64,7 +64,7 @@ def test_damaged_parts_of_a_recipe_are_not_known(store: Store) -> None:
     assert [parts for _, parts in store.relatives(None, "tests.recipe", "")[1]] == [None]
 
 
-def test_what_is_read_of_relatives_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_of_relatives_is_bounded(store, monkeypatch):
     for name, size in (("a", 100), ("b", 1000)):
         parts = {"text": random.Random(name).randbytes(size).hex()}
         put(store, name, recipe=RecipeDigest(blake3(name.encode()).hexdigest()), parts=parts)

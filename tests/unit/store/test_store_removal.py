@@ -1,7 +1,7 @@
 """Removing beside everything else: holds taken meanwhile, files that will not go, bytes that come again."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,12 +9,11 @@ import sqlalchemy as sa
 
 from prepcached.store import eviction, queries
 from prepcached.store.records import Filter, Limits
-from prepcached.store.store import Store
 from support import stores
-from support.stores import RECIPE, Clock, evict_to_fit, item, put, stage
+from support.stores import RECIPE, evict_to_fit, item, put, stage
 
 
-def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) -> None:
+def test_replaced_bytes_come_back_when_they_are_committed_again(store):
     old = put(store, 1, seed=0, holder="job").artifacts[0]
     put(store, 1, seed=1)
     assert store.to_let_go("job") == [old.digest]
@@ -30,7 +29,7 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) ->
     assert stores.digests_on_disk(store) == {old.digest}
 
 
-def test_bytes_that_a_commit_replaces_itself_are_not_held(store: Store) -> None:
+def test_bytes_that_a_commit_replaces_itself_are_not_held(store):
     put(store, 1, seed=0)
     files = [stage(store, [1], seed=seed) for seed in (0, 1)]
     done = store.commit(RECIPE, files, owner_uid=os.getuid(), holder="job")
@@ -50,9 +49,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.mark.parametrize("by", ["housekeeping", "a start"])
-def test_a_file_that_would_not_go_is_tried_again(
-    open_store: Callable[..., Store], stuck: pytest.MonkeyPatch, by: str
-) -> None:
+def test_a_file_that_would_not_go_is_tried_again(open_store, stuck, by):
     store = open_store()
     ref = put(store, 1).artifacts[0]
     store.purge(Filter())
@@ -66,7 +63,7 @@ def test_a_file_that_would_not_go_is_tried_again(
     assert stores.items_of(store) == [] and stores.digests_on_disk(store) == set()
 
 
-def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
+def test_a_file_with_a_row_is_never_unlinked(store):
     ref = put(store, 1).artifacts[0]
     with store.index.write() as conn:
         queries.doom(conn, [bytes.fromhex(ref.digest)])
@@ -76,9 +73,7 @@ def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
 
 @pytest.mark.parametrize("act", ["evict", "purge", "housekeeping"])
 @pytest.mark.parametrize("how", ["held", "pinned", "used"])
-def test_what_is_wanted_since_it_was_chosen_stays(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str, act: str
-) -> None:
+def test_what_is_wanted_since_it_was_chosen_stays(store, clock, monkeypatch, how, act):
     refs = []
     for name in range(2):
         clock.now += 1
@@ -107,9 +102,7 @@ def test_what_is_wanted_since_it_was_chosen_stays(
     assert stores.items_of(store) == [item(0)]
 
 
-def test_a_purge_that_frees_bytes_goes_in_batches(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_purge_that_frees_bytes_goes_in_batches(store, clock, monkeypatch):
     monkeypatch.setattr(eviction, "BATCH", 2)
     refs = []
     for name in range(7):
@@ -123,9 +116,7 @@ def test_a_purge_that_frees_bytes_goes_in_batches(
 
 
 @pytest.mark.parametrize("how", ["evict", "purge"])
-def test_a_hold_on_what_is_being_removed_is_called_back(
-    store: Store, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hold_on_what_is_being_removed_is_called_back(store, how, monkeypatch):
     ref = put(store, 0).artifacts[0]
     delete = queries.delete
 
@@ -145,9 +136,7 @@ def test_a_hold_on_what_is_being_removed_is_called_back(
     assert store.stats().unlinked_bytes == 0
 
 
-def test_an_artifact_removed_before_its_hold_is_not_answered(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_artifact_removed_before_its_hold_is_not_answered(store, monkeypatch):
     refs = [put(store, name).artifacts[0] for name in range(2)]
     look = queries.of_recipe
 

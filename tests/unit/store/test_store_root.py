@@ -20,7 +20,7 @@ from support.serving import build
 from support.stores import ROOMY, put
 
 
-def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
+def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path):
     root = Root(str(tmp_path / "new" / "root"))
     folder = Path(root.layout.root)
     assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
@@ -32,9 +32,7 @@ def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_network_filesystem_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_filesystem_is_refused(tmp_path_factory, monkeypatch):
     folder = str(tmp_path_factory.mktemp("disk"))
     asked = ["findmnt", "--noheadings", "--output", "FSTYPE", "--target", folder]
     kind = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
@@ -44,7 +42,7 @@ def test_a_network_filesystem_is_refused(
         Root(folder)
 
 
-def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "objects").write_text("")
     with pytest.raises(errors.RootUnusable, match="objects"):
@@ -54,13 +52,13 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_root_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(errors.RootUnusable, match="denied"):
         Root(str(tmp_path))
 
 
-def test_the_default_budget_is_decided_once(tmp_path: Path) -> None:
+def test_the_default_budget_is_decided_once(tmp_path):
     root = Root(str(tmp_path))
     max_bytes, min_free = root.filled_in(Limits())
     fs = os.statvfs(tmp_path)
@@ -76,7 +74,7 @@ def test_the_default_budget_is_decided_once(tmp_path: Path) -> None:
     root.close()
 
 
-def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
+def test_folders_have_the_modes_that_keep_others_out(tmp_path):
     (tmp_path / "v1" / "staging").mkdir(parents=True)  # as a first start leaves it that was cut short
     old = os.umask(0o077)
     root = Root(str(tmp_path))
@@ -90,7 +88,7 @@ def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["v0", "v9"])
-def test_another_versions_root_is_refused_with_the_mend(tmp_path: Path, version: str) -> None:
+def test_another_versions_root_is_refused_with_the_mend(tmp_path, version):
     (tmp_path / version).mkdir()
     with pytest.raises(errors.RootUnusable, match=f"rm -rf {tmp_path / version}"):
         Root(str(tmp_path))
@@ -99,9 +97,7 @@ def test_another_versions_root_is_refused_with_the_mend(tmp_path: Path, version:
     Root(str(tmp_path)).close()
 
 
-def test_a_root_made_read_only_by_systemd_names_the_unit_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_made_read_only_by_systemd_names_the_unit_line(tmp_path, monkeypatch):
     refusal = OSError(errno.EROFS, "Read-only file system", str(tmp_path / "root"))
     monkeypatch.setattr(os, "makedirs", mock.Mock(side_effect=refusal))
     with pytest.raises(errors.RootUnusable, match=f"Read-only.*ReadWritePaths={tmp_path / 'root'}"):
@@ -114,7 +110,7 @@ DIGEST = "ab" * 32
 @pytest.mark.parametrize(
     "digest", ["", "..", "../" * 22, DIGEST.upper(), DIGEST + "\n", DIGEST[:-1], "g" * 64]
 )
-def test_only_64_lower_case_hex_digits_name_an_object(digest: str) -> None:
+def test_only_64_lower_case_hex_digits_name_an_object(digest):
     with pytest.raises(errors.BadRequest):
         Layout("/r").object_path(digest)
 
@@ -137,7 +133,7 @@ def start(root: Path, group: int) -> None:
 
 
 @needs_root
-def test_a_group_gets_folders_and_earlier_files(tmp_path: Path) -> None:
+def test_a_group_gets_folders_and_earlier_files(tmp_path):
     root = tmp_path / "root"
     keep(root, "a")
     root.chmod(0o700)
@@ -152,7 +148,7 @@ def test_a_group_gets_folders_and_earlier_files(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path: Path) -> None:
+def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path):
     root, link = tmp_path / "root", tmp_path / "link"
     keep(root, "a")
     root.chmod(0o700)
@@ -162,9 +158,7 @@ def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path: Path) -> None:
     assert os.lstat(link).st_gid != GROUP
 
 
-def test_a_root_that_cannot_be_given_to_the_group_stays_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_that_cannot_be_given_to_the_group_stays_closed(tmp_path, monkeypatch):
     root = tmp_path / "root"
     keep(root, "a")
     root.chmod(0o700)

@@ -1,6 +1,5 @@
 """Reading everything again finds the one wrong byte."""
 
-from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -9,7 +8,7 @@ import pytest
 from prepcache import errors
 from prepcached.store import integrity, staging
 from prepcached.store.store import Store
-from support.stores import Clock, put
+from support.stores import put
 
 
 def spoil(store: Store, digest: str) -> Path:
@@ -22,27 +21,27 @@ def spoil(store: Store, digest: str) -> Path:
     return path
 
 
-def test_a_verification_that_nobody_waits_for_ends(store: Store) -> None:
+def test_a_verification_that_nobody_waits_for_ends(store):
     put(store, 1)
     with pytest.raises(errors.DaemonUnreachable, match="the client has gone"):
         store.verify(is_abandoned=lambda: True)
 
 
-def test_a_verification_reads_at_a_bounded_rate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_reads_at_a_bounded_rate(store, monkeypatch):
     waited: list[float] = []
     monkeypatch.setattr(store.stopping, "wait", waited.append)
     put(store, 1), put(store, 2)
     assert store.verify().read_bytes == sum(waited) * integrity.VERIFY_BYTES_PER_S > 0
 
 
-def test_a_lost_file_is_a_bad_one(store: Store) -> None:
+def test_a_lost_file_is_a_bad_one(store):
     ref = put(store, 1).artifacts[0]
     (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
     assert store.verify().bad == (ref.key,)
     assert store.stats().entries == 0
 
 
-def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_error_is_told_and_the_artifact_stays(store, monkeypatch):
     ref = put(store, 1).artifacts[0]
     monkeypatch.setattr(staging, "hash_file", mock.Mock(side_effect=OSError(5, "Input/output error")))
     found = store.verify()
@@ -52,7 +51,7 @@ def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: 
     assert store.stats().damaged == 0
 
 
-def test_the_scrub_resumes_and_rests_between_rounds(open_store: Callable[..., Store], clock: Clock) -> None:
+def test_the_scrub_resumes_and_rests_between_rounds(open_store, clock):
     store = open_store()
     sizes = [put(store, name).artifacts[0].size_bytes for name in range(4)]
     assert store.scrub_one() == sizes[0]
@@ -66,7 +65,7 @@ def test_the_scrub_resumes_and_rests_between_rounds(open_store: Callable[..., St
     assert again.stats().damaged == 1
 
 
-def test_a_scrub_round_from_the_future_blocks_no_other(store: Store, clock: Clock) -> None:
+def test_a_scrub_round_from_the_future_blocks_no_other(store, clock):
     [ref] = put(store, 1).artifacts
     clock.now += 10 * 365 * 86_400
     assert [store.scrub_one(), store.scrub_one()] == [ref.size_bytes, 0]
