@@ -53,7 +53,7 @@ def commit(
     owner_uid: int,
     allowed_items: AllowedItems | None = None,
     holder: str | None = None,
-    digest: Digest | None = None,
+    hashed: Digest | None = None,
 ) -> Committed:
     """Takes staged files into the store, all or none (NOTE [ Commit order ] in durable.py).
 
@@ -61,15 +61,14 @@ def commit(
         owner_uid: whose files they must be, and who owns the entries.
         allowed_items: which items the leases name; None allows all.
         holder: the session that takes holds on the new artifacts.
-        digest: which one each file must have.
+        hashed: of the one file, which the daemon itself has written: its digest.
 
     Raises:
         StagedFileRefused, TooLarge, UnknownRecipe, Declined, StoreError: nothing was committed.
     """
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
-        files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
-        if digest is not None and any(file.digest != digest for file in files):
-            raise errors.StagedFileRefused(f"its bytes do not have the digest {digest}")
+        of = recipe, owner_uid, allowed_items, hashed
+        files = [stack.enter_context(_checked(core, one, *of)) for one in staged]
         if len({file.header.edition for file in files}) > 1:
             raise errors.StagedFileRefused("the files of one commit must be of one edition")
         sharing: dict[int, bool] = {}
@@ -81,7 +80,12 @@ def commit(
 
 @contextlib.contextmanager
 def _checked(
-    core: Core, staged: StagedFile, recipe: str, owner_uid: int, allowed_items: AllowedItems | None
+    core: Core,
+    staged: StagedFile,
+    recipe: str,
+    owner_uid: int,
+    allowed_items: AllowedItems | None,
+    hashed: Digest | None,
 ) -> Iterator[Taken]:
     """One staged file, hashed, with room reserved for it and for a copy. Its header is read first: what is no
     artifact, or not what was leased, makes no room and is not copied."""
@@ -93,7 +97,7 @@ def _checked(
         with (
             eviction.room(core, size_bytes, owner_uid, placed_bytes=durable.disk_bytes(status)),
             eviction.room(core, size_bytes) if is_copied else contextlib.nullcontext(),
-            staging.taken(core.layout, staged, fd, owner_uid, scopes.scope_of(recipe)) as file,
+            staging.taken(core.layout, staged, fd, owner_uid, scopes.scope_of(recipe), hashed) as file,
         ):
             _check_items(file.name, file.header, recipe, allowed_items)
             yield file

@@ -169,9 +169,11 @@ def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple
 
 
 @contextlib.contextmanager
-def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: str) -> Iterator[Taken]:
-    """Makes an opened staged file durable and hashes it, in place or a copy of it; StagedFileRefused where it
-    changed meanwhile, or is not an artifact."""
+def taken(
+    layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: str, hashed: Digest | None = None
+) -> Iterator[Taken]:
+    """Makes an opened staged file durable and hashes it, unless that is done, in place or a copy of it;
+    StagedFileRefused where it changed meanwhile, or is not an artifact."""
     with contextlib.ExitStack() as stack:
         path, is_copy = os.path.join(layout.staging, staged.name), False
         if os.fstat(fd).st_uid != os.geteuid():
@@ -185,7 +187,7 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
         before = os.fstat(fd)
         if before.st_size != staged.size_bytes:
             raise _changed(staged)
-        digest = hash_file(fd)
+        digest = hashed or hash_file(fd)
         header = header_of(fd, staged)
         after = os.fstat(fd)
         if identity(before) != identity(after):

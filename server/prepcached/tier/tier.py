@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, TypeVar
 from blake3 import blake3
 
 from prepcache.artifact.header import read_header
+from prepcache.digests import Digest
 from prepcache.errors import (
     ArtifactError,
     BadRequest,
@@ -210,10 +211,10 @@ class Tier:
                 began = daemon.clock()
                 if self._outage.is_on:  # another download failed while this one waited
                     raise CouldNotTell(self._outage.last_failure)
-                await self._download(row, name)
+                digest = await self._download(row, name)
                 staged = [StagedFile(name, row.size_bytes)]
                 done = await daemon.slow(
-                    daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid, digest=row.digest
+                    daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid, hashed=digest
                 )
         except BaseException as error:
             daemon.leases.forget_generation(commit.recipe)  # the store may have taken what it could not say
@@ -243,10 +244,9 @@ class Tier:
         self._counted.add(bad=is_bad)
         LOG.warning("artifact %s of the tier: a job preprocesses its items: %s", row.digest, error)
 
-    async def _download(self, row: Row, name: str) -> None:
-        """Writes an artifact's bytes into the staging folder, one piece while the next comes. The commit
-        compares their digest."""
-        daemon = self._daemon
+    async def _download(self, row: Row, name: str) -> Digest:
+        """Writes and hashes an artifact's bytes in the staging folder, one piece while another comes."""
+        daemon, hasher = self._daemon, blake3()
         limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
         with contextlib.ExitStack() as stack:
             fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, row.size_bytes))
@@ -255,10 +255,13 @@ class Tier:
             try:
                 async for piece in self._bucket.stream(object_name(row.digest), row.size_bytes, limit_s):
                     await asyncio.shield(writing)
-                    writing = daemon.spawn(daemon.slow(_write, fd, piece))
+                    writing = daemon.spawn(daemon.slow(_write, fd, piece, hasher))
                 await asyncio.shield(writing)
             finally:
                 await asyncio.wait([writing])  # it uses the file
+        if (digest := Digest(hasher.hexdigest())) != row.digest:
+            raise Damaged(f"its bytes do not have the digest {row.digest}")
+        return digest
 
     # -- writing back
 
@@ -399,7 +402,8 @@ def object_name(digest: str) -> str:
     return f"cas/v1/{digest[:2]}/{digest}"
 
 
-def _write(fd: int, piece: memoryview) -> None:
+def _write(fd: int, piece: memoryview, hasher: blake3) -> None:
+    hasher.update(piece)
     while piece:
         piece = piece[os.write(fd, piece) :]
 
