@@ -7,7 +7,6 @@ import httpx
 from blake3 import blake3
 
 from prepcache.protocol import inspection
-from prepcached.coordinator import Miss, Misses
 from prepcached.store import listing
 from support.serving import Job, Serving, serving
 
@@ -193,11 +192,3 @@ def test_a_strangers_parts_are_shown_and_never_trusted(served):
         told = ask(served, name="prep.tokenize", parts=one)
         assert len(told.differences) + told.more > 0
         assert len(told.differences) <= inspection.MAX_DIFFERENCES
-
-
-def test_names_that_missed_longest_ago_are_forgotten():
-    misses = Misses(limit=2)
-    for name in ("a", "b", "a", "c"):
-        misses.note(Miss(name, f"recipe of {name}"))
-    assert misses.latest(9, "b") == []
-    assert misses.latest(9, "a") == [Miss("a", "recipe of a")]

@@ -1,8 +1,6 @@
 """What lives how long: leases, holds, commits under way and rows, over ends of sessions and of daemons."""
 
 import contextlib
-import errno
-import os
 import socket
 import subprocess
 import sys
@@ -16,18 +14,16 @@ from typing import Any
 import httpx
 import pytest
 
-from prepcache.errors import DaemonUnreachable
 from prepcached import daemon as daemon_module
 from prepcached import http_protocol, start
 from prepcached import server as daemon_server
 from prepcached.config import Settings
-from prepcached.store import eviction, staging
+from prepcached.store import eviction
 from prepcached.store.root import Root
 from prepcached.store.store import Store
-from prepcached.tier import tier
 from support.leaks import descriptors
 from support.serving import READY_S, Serving, serving, wait_until
-from support.stores import ROOMY, Clock, item, items_of, put
+from support.stores import ROOMY, Clock, items_of, put
 
 
 @contextmanager
@@ -345,64 +341,3 @@ def test_a_start_waits_as_long_as_a_stop_may_take(tmp_path, monkeypatch):
 
     monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     start.take(Settings(root=tmp_path / "root", uds=tmp_path / "sock"), {}).close()
-
-
-def test_a_stop_on_a_disk_that_became_read_only_is_whole(tmp_path, monkeypatch):
-    def fails(path: Path, **_: bool) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-
-    with serving(tmp_path) as served, monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", fails)
-        served.server.ask_to_stop("the test says so")
-        assert wait_until(lambda: served.store.is_closed)
-
-
-def test_a_stop_ends_within_ten_seconds():
-    assert start.STOP_LIMIT_S < 10
-    assert daemon_server.STOP_TIMEOUT_S + tier.DRAIN_S <= start.STOP_LIMIT_S, (
-        "requests and copies are given an end"
-    )
-
-
-def test_a_stop_breaks_off_a_verification_within_an_artifact(tmp_path, monkeypatch):
-    read = staging._read
-    offsets: list[int] = []
-    with serving(tmp_path) as served:
-        monkeypatch.setattr(staging, "READ_BYTES", 4096)
-
-        def read_and_stop(fd: int, buffer: memoryview, offset: int) -> int:
-            if threading.current_thread() is not scrubbing:
-                offsets.append(offset)
-                served.store.stopping.set()
-            return read(fd, buffer, offset)
-
-        put(served.store, "a", size_bytes=100_000)
-        [scrubbing] = [one for one in threading.enumerate() if one.name == "merge_and_scrub"]
-        monkeypatch.setattr(staging, "_read", read_and_stop)
-        refused = served.http().post("/v1/verify", json={})
-        assert refused.json()["code"] == "daemon-unreachable"
-    assert offsets == [0]
-
-
-def test_a_stop_breaks_off_a_merge(store, monkeypatch):
-    names = [str(number) for number in range(8)]
-    for name in names:
-        put(store, name)
-    check = store.check_not_stopping
-    checks: list[int] = []
-
-    def check_and_stop(_: int = 0) -> None:
-        checks.append(1)
-        if len(checks) == 3:  # in the middle of the parts
-            store.stopping.set()
-        check()
-
-    monkeypatch.setattr(store, "check_not_stopping", check_and_stop)
-    with pytest.raises(DaemonUnreachable):
-        store.merge_some()
-    assert len(checks) == 3
-    assert items_of(store) == sorted(item(name) for name in names)
-    with pytest.raises(DaemonUnreachable):
-        store.check()
-    store.stopping.clear()
-    assert store.check() == []

@@ -16,10 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from prepcache.errors import ConfigError, all_errors
 from prepcached.config import KNOWN, load
-from prepcached.server import OVERDUE
-from prepcached.start import STOP_LIMIT_S
 from support.fleet import upstream
 from support.serving import serving
 
@@ -56,38 +53,6 @@ def test_systemd_verifies_the_units(units):
 def test_the_service_is_confined():
     result = analyze("security", "--offline=yes", "--threshold=30", str(DEPLOY / "prepcached.service"))
     assert result.returncode == 0, result.stdout[-400:]
-
-
-def directives(unit: str) -> dict[str, str]:
-    lines = (DEPLOY / unit).read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-
-
-def test_a_service_that_cannot_start_is_given_up():
-    """However slow its starts are; else it starts all night, and each job waits for it."""
-    set_to = directives("prepcached.service")
-    longest_s = int(set_to["TimeoutStartSec"]) + int(set_to["RestartSec"])
-    assert int(set_to["StartLimitBurst"]) * longest_s < int(set_to["StartLimitIntervalSec"])
-    assert int(set_to["RestartPreventExitStatus"]) == ConfigError.exit_code
-
-
-def test_the_service_is_bounded_and_watched():
-    set_to = directives("prepcached.service")
-    assert set_to["MemoryHigh"] == "2G" and set_to["MemoryMax"] == "4G"
-    assert set_to["Type"] == "notify" and int(set_to["WatchdogSec"]) == 60
-    assert int(set_to["TimeoutStopSec"]) > STOP_LIMIT_S
-
-
-def test_an_overdue_stop_is_no_failed_service():
-    """A failure in the middle of `systemctl restart` would close the socket, and cancel the start."""
-    assert int(directives("prepcached.service")["SuccessExitStatus"]) == OVERDUE
-    assert OVERDUE not in (1, *(error.exit_code for error in all_errors())), "else a fault would pass for it"
-
-
-def test_the_socket_goes_down_with_a_failed_service():
-    target = directives("prepcached.service")["OnFailure"]
-    assert target.endswith(".target"), "a target needs no program that might fail, too"
-    assert directives(target)["Conflicts"] == "prepcached.socket"
 
 
 def test_the_example_settings_are_settings_that_the_daemon_knows():

@@ -1,7 +1,5 @@
 """Batches and torch's collation: columns go through as they are, and whoever looks sees samples."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,30 +87,6 @@ def test_what_collates_columns_is_given_a_batch(rows):
         assert same(made, (function or default_collate)([sample(i) for i in range(3)]))
 
 
-class Asks(torch.utils.data.Dataset[Any]):
-    """Gives what a module of collation makes of a batch."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitems__(self, indices: Any) -> Any:
-        made = self.module.as_asked((torch.ones(2), torch.ones(2)), self, sys._getframe(1))
-        assert type(made) is list
-        return made
-
-
-def test_a_torch_that_is_built_otherwise_is_given_lists(monkeypatch):
-    """Its collation is not told of batches."""
-    monkeypatch.delattr(Subset, "__getitems__")
-    found: Any = importlib.util.spec_from_file_location("collation_beside_another_torch", collation.__file__)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    assert next(iter(DataLoader(Asks(module), 2))).shape == (2, 2)
-
-
 def doubled_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return [2 * value for value in batch]
 
@@ -138,20 +112,6 @@ def test_unstackable_rows_raise_torchs_error(tmp_path):
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
     with pytest.raises(RuntimeError, match="each tensor to be equal size"):
         default_collate(rows.take([2, 3, 8]))
-
-
-def test_what_torch_does_not_collate_raises_its_error(tmp_path):
-    rows = rows_of(tmp_path, [(i, None) for i in range(3)])
-    with pytest.raises(TypeError, match="NoneType"):
-        default_collate(rows.take([0, 1]))
-
-
-@pytest.mark.parametrize("is_listed", [True, False])
-def test_a_padded_batch_of_none_raises_torchs_error(tmp_path, is_listed):
-    rows = rows_of(tmp_path, [{"x": torch.ones(i + 1), "y": (None, 1)} for i in range(3)])
-    batch = rows.take([0, 1])
-    with pytest.raises(TypeError, match="NoneType"):
-        pad_collate()(list(batch) if is_listed else batch)
 
 
 class Copy:

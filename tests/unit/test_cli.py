@@ -270,18 +270,6 @@ def test_a_watched_status_fits_its_screen(monkeypatch, capsys, width, height, na
     assert f"and {12 - names} more names" in lines
 
 
-def test_at_60_columns_numbers_are_whole_and_names_are_cut(monkeypatch, capsys):
-    on_a_terminal(monkeypatch, 60)
-    idle = time.time() - 4 * 86_400
-    cli_tables.rows_of([replace(ENTRY, owner=owner, used_at=idle) for owner in (0, 4242)], 2)
-    head, first = capsys.readouterr().out.splitlines()[:2]
-    assert head.split() == ["KEY", "NAME", "ITEMS", "SIZE", "COST", "IDLE"]
-    assert re.fullmatch(r"3f3f3f3f3f3f  pack\S*…  1,000,000  150 MiB  1\.4 h  4\.0 d", first), first
-    out = shown(capsys, BUSY, **CROWDED)
-    assert re.search(r"^a_proj\S*… +999  9,000,000  1\.1 TiB  12 d  \d+ d$", out, re.M), out
-    assert re.search(r"^a_long\S*…  123456  .* ago  preprocessing$", out, re.M), out
-
-
 def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, list[str]]]:
     rows = cli_tables.explanation_json(explanation)["cues"]
     return {one["cue"]: (one["state"], one["lines"]) for one in rows}

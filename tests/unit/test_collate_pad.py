@@ -7,11 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from prepcache.collate import Masked, Packed, Padded, pack_collate, pad_collate
+from prepcache.collate import Masked, Padded, pack_collate, pad_collate
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -39,13 +38,6 @@ def test_sequences_are_padded_and_the_rest_collated_as_ever(take):
     assert made["tokens"].lengths.tolist() == LENGTHS
     assert made["image"].shape == (4, 2, 2)
     assert made["name"] == ["3", "0", "5", "1"]
-
-
-@pytest.mark.parametrize("value", [np.int64(-1), np.float32(-1), True, 1j])
-def test_any_kind_of_number_pads(take, value):
-    dtype = torch.complex64 if isinstance(value, complex) else torch.int16
-    made = pad_collate(value)(take([torch.ones(2, dtype=dtype), torch.ones(1, dtype=dtype)]))
-    assert made[1].tolist() == [1, value]
 
 
 def test_a_mask_says_which_elements_are_no_padding(take):
@@ -91,14 +83,6 @@ def test_lists_of_different_lengths_are_refused_with_a_remedy(take, collate):
         collate(take([{"ids": list(range(n))} for n in (3, 5, 1)]))
 
 
-def test_sequences_are_packed_with_offsets(take):
-    made = pack_collate()(take([(torch.arange(n) * 10, n) for n in LENGTHS]))
-    assert isinstance(made[0], Packed)
-    assert made[0].values.tolist() == [0, 10, 20, 0, 10, 20, 30, 40, 0]
-    assert made[0].offsets.tolist() == [0, 3, 3, 8, 9]
-    assert made[1].tolist() == LENGTHS
-
-
 def test_large_rows_are_padded_in_recycled_memory(tmp_path):
     samples = [torch.arange(20_000 + i) for i in range(4)]
     rows = rows_of(tmp_path, samples)
@@ -111,33 +95,9 @@ def test_large_rows_are_padded_in_recycled_memory(tmp_path):
     assert len(addresses) <= 2
 
 
-def test_rows_of_one_length_need_no_padding(tmp_path, monkeypatch):
-    """Long rows, one a batch, must not cost twice their size."""
-    rows = rows_of(tmp_path, [torch.ones(n) for n in (100_000, 100_000, 99_990)])
-    full, sizes = torch.full, [0]
-    monkeypatch.setattr(torch, "full", lambda size, *a, **kw: sizes.append(size[0]) or full(size, *a, **kw))
-    collate = pad_collate()
-    for indices in ([0], [1], [0, 1]):
-        assert collate(rows.take(indices)).shape == (len(indices), 100_000)
-    assert max(sizes) == 1
-    assert collate(rows.take([0, 2]))[1, -11:].tolist() == [1.0, *[0.0] * 10]
-    assert max(sizes) == 20
-
-
 def test_collations_travel_to_workers():
     for collate in (pad_collate(1, side="left", leaves={"a": -1}), pack_collate(leaves=["a"])):
         assert pickle.loads(pickle.dumps(collate)) == collate
-
-
-def test_copies_from_workers_share_what_was_decided(tmp_path, monkeypatch):
-    """Each batch of a worker brings its own copy of the function."""
-    rows, decided = rows_of(tmp_path, [torch.ones(2), torch.ones(1)]), list[Any]()
-    decide = type(pad_collate()).ragged  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(pad_collate()), "ragged", lambda *of: decided.append(of) or decide(*of))
-    for value, times in ((0.0, 1), (0.0, 1), (-0.0, 2), (-0.0, 2), (1, 3)):
-        collate = pickle.loads(pickle.dumps(pad_collate(value)))
-        padding = collate(rows.take([0, 1]))[1, 1].item()
-        assert (str(padding), len(decided)) == (str(float(value)), times)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
-"""What is collected: whole items, wherever an interrupt comes."""
+"""What is collected: whole items, wherever an interrupt comes, and a filesystem that takes no file."""
 
+import errno
 import os
+import re
 import sys
+import tempfile
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +18,11 @@ from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.artifact import writer
+from prepcache.daemon.transfer import Staged
+from prepcache.digests import RecipeDigest
 from prepcache.fill import pending
 from prepcache.fill.call import Part
-from prepcache.fill.pending import Collected
-from support.fills import RECIPE
+from prepcache.fill.pending import Collected, LocalFile
 
 
 def digest(index: int) -> bytes:
@@ -26,7 +30,7 @@ def digest(index: int) -> bytes:
 
 
 TASK: Any = types.SimpleNamespace(
-    writer=lambda: artifact.Writer(RECIPE.digest),
+    writer=lambda: artifact.Writer(RecipeDigest("0" * 64)),
     catalogue=types.SimpleNamespace(distinct=types.SimpleNamespace(digest=digest)),
     producer={},
 )
@@ -116,3 +120,22 @@ def test_parts_of_an_item_lie_in_a_file_meanwhile(tmp_path, monkeypatch):
     made = collected(parts)
     assert file_of(made, tmp_path / "spilled") == file_of(made, tmp_path / "again") == wanted
     assert os.fstat(made._scratch).st_size > 40_000
+
+
+class Refused(artifact.Writer):
+    """Its file is not taken by the filesystem."""
+
+    def write(self, file: Any, **names: Any) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_full_filesystem_is_reported_with_its_folder(tmp_path, monkeypatch):
+    mend = "free space there, make it writable, or "
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    writer, said = Refused(RecipeDigest("0" * 64)), f"{os.strerror(errno.EROFS)}, in {tmp_path}"
+    with pytest.raises(OSError, match=re.escape(f"{said}: {mend}set TMPDIR to another folder")):
+        LocalFile(writer, {})
+    staged = Staged.new(None, tmp_path / "scratch", "s")
+    with pytest.raises(OSError, match=re.escape(f"/scratch: {mend}set XDG_CACHE_HOME to another folder")):
+        LocalFile(writer, {}, (), staged)

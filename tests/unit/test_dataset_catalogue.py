@@ -1,24 +1,18 @@
 """Catalogues: items found only whole, moved when artifacts merge, missing when they go; they travel."""
 
-import contextlib
-import gc
 import os
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from blake3 import blake3
 
 from prepcache import artifact
-from prepcache.daemon.client import Client
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill.pending import LocalFile
-from prepcache.index import artifact_set
-from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import (
     MISSING,
     Catalogue,
@@ -27,14 +21,23 @@ from prepcache.index.item_index import (
 )
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
 from prepcache.protocol import wire
-from prepcache.settings import Mode
-from support.fills import Index
 
 RECIPE = RecipeDigest("ab" * 32)
 
 
 def item(number: int) -> bytes:
     return blake3(b"%d" % number).digest()
+
+
+class Index(RecipeIndex):
+    """Artifacts that `open_ref` maps, without a daemon."""
+
+    def __init__(self, open_ref: Any, *, keeps_all: bool = False) -> None:
+        super().__init__(keeps_all=keeps_all)
+        self.open_ref = open_ref
+
+    def _open(self, ref: wire.ArtifactRef, verdicts: Any) -> Any:
+        return self.open_ref(ref)
 
 
 class Files:
@@ -214,24 +217,6 @@ def test_a_refresh_begins_above_the_first_answer(files):
     assert pickle.loads(pickle.dumps(found.index)).edition == 5, "nor in another process"
 
 
-class Daemon:
-    """As a session: `found` is what a look-up gives; None where nobody answers."""
-
-    def __init__(self, files: Files, found: wire.Resolved) -> None:
-        self.files = files
-        self.found: wire.Resolved | None = found
-        self.dropped: list[str] = []
-        self.heartbeat = SimpleNamespace(drop=self.dropped.extend, looking=contextlib.nullcontext)
-
-    def path_of(self, ref: wire.ArtifactRef) -> Path:
-        return self.files.folder / ref.digest
-
-    def resolve(self, *_: Any, **__: Any) -> wire.Resolved:
-        if self.found is None:
-            raise DaemonUnreachable("no answer in time")
-        return self.found
-
-
 def unreachable(*_: Any) -> Any:
     raise DaemonUnreachable("it closed the connection")
 
@@ -265,36 +250,6 @@ def test_what_cannot_be_fetched_just_now_is_not_gone(files):
     assert found.missing.tolist() == [0, 1] and found.refs == []
     index.open_ref = files.open
     assert found.index.take_in([one, two])[0] == 2
-
-
-def test_merged_artifacts_stay_mapped_until_replaced(files, monkeypatch):
-    """Else it would be made again, by each job whose daemon is busy just then."""
-    monkeypatch.setenv("PREPCACHE", "off")
-    gc.collect()  # data sets that other tests left give up their holds
-    artifact_set._ORPHANED.clear()
-    parts = [files.put(i0=[0]), files.put(i1=[1])]
-    recipe = SimpleNamespace(digest=RECIPE, name="test")
-    artifacts = ArtifactSet(cast(Any, recipe), Client(), root=None, trust="stat")
-    found = Catalogue(Distinct(digests(0, 1)), artifacts)
-    daemon = Daemon(files, wire.Resolved(2, True, tuple(parts)))
-    artifacts.mode, artifacts.session = Mode.ON, daemon
-    monkeypatch.setattr(artifacts, "_open", lambda ref, _: files.open(ref))
-    artifacts.look_from(0)
-    daemon.found = None
-    artifacts.let_go({part.digest for part in parts})
-    assert len(found.missing) == 0 and not daemon.dropped
-    merged = files.put(i0=[0], i1=[1])
-    daemon.found = wire.Resolved(3, True, (merged,))
-    monkeypatch.setattr(artifacts, "_open", unreachable)  # nor while that is fetched
-    artifacts.let_go({"ff" * 32})
-    assert len(found.missing) == 0 and not daemon.dropped and artifacts.generation == 2
-    monkeypatch.setattr(artifacts, "_open", lambda ref, _: files.open(ref))
-    artifacts.let_go({"ff" * 32})
-    assert len(found.missing) == 0
-    assert found.refs == [merged] and daemon.dropped == [part.digest for part in parts]
-    daemon.found = wire.Resolved(4, True, ())
-    artifacts.let_go({merged.digest})
-    assert found.missing.tolist() == [0, 1], "it was purged"
 
 
 # --- streams: catalogues of chunks, over one index that keeps all ---

@@ -16,18 +16,18 @@ from blake3 import blake3
 from prepcache import report
 from prepcache.fill.filler import Filled
 from prepcache.index.item_index import Catalogue, Distinct
+from prepcache.index.recipe_index import RecipeIndex
 from prepcache.progress import Bar, Progress, say
 from prepcache.protocol import wire
 from prepcache.report import Report, Tally
 from prepcache.settings import Mode
-from support.fills import Index
 from support.stores import Clock
 
 
 def tally(items: list[int]) -> Tally:
     digests = np.frombuffer(b"".join(blake3(b"%d" % item).digest() for item in items), "u1")
     distinct = Distinct(digests.reshape(-1, 32))
-    return Tally(distinct, Catalogue(distinct, Index(id)))
+    return Tally(distinct, Catalogue(distinct, RecipeIndex()))
 
 
 def test_equal_items_count_as_hits_of_the_first():

@@ -63,12 +63,6 @@ def test_untracked_names_that_are_not_reached_are_noted(project):
     )
 
 
-def test_the_class_of_a_module_that_another_put_there_counts(project):
-    own = "import cfg, types\nclass M(types.ModuleType):\n    size = property(lambda self: {})\ncfg.__class__ = M\n"
-    project.write(prep="import cfg, own\ndef f(x): return cfg.size", cfg="", own=own.format(1))
-    assert changes(project, lambda: project.write(own=own.format(2)), **FUNCTION)
-
-
 def test_a_file_that_was_loaded_by_its_place_counts_whole(project):
     project.write(
         prep="import importlib.util, pathlib\nfrom importlib.machinery import SourceFileLoader\n"
@@ -110,32 +104,6 @@ def test_an_objects_own_caches_do_not_count(project):
     made = recipe(module.f)
     module.f(1)
     assert recipe(module.f).digest == made.digest and not drift(made)
-
-
-COUNTING = """
-def counting(fn):
-    seen = {}
-    def inner(x):
-        seen[x] = True
-        return fn(x)
-    return inner
-"""
-
-
-def test_notes_of_a_librarys_decorator_are_the_functions_own(project, monkeypatch):
-    project.install(monkeypatch, "counting", COUNTING)
-    project.write(
-        prep="import counting, help\n@counting.counting\ndef g(x): return help.h(x)\ndef f(x): return g(x)",
-        help="def h(x): return x",
-    )
-    module = project.load()
-    made = recipe(module.f)
-    assert set(made.parts["code"]["files"]) == {"prep.py", "help.py"}
-    module.f(1)
-    assert drift(made) == {"prep.g[seen]": True}
-    made = recipe(module.f)
-    module.g = module.f
-    assert drift(made) == {"prep.g": False}
 
 
 def loaded(path: Path, name: str) -> ModuleType:

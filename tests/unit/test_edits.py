@@ -1,7 +1,6 @@
 """One edit of a small project each: it counts, and what differs from process to process does not."""
 # ruff: noqa: E501
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy.random
 import pytest
 
 from prepcache.keys.recipes import recipe
-from support.programs import python
 from support.projects import Project, project_fixture  # noqa: F401
 
 LIBRARY = '''
@@ -256,13 +254,3 @@ def test_an_edit_counts_and_addresses_do_not(project, name):
     numpy.random.seed(5)
     assert digest(one) == before
     assert digest(other) != before
-
-
-def test_a_table_of_own_methods_has_no_order_that_counts(project, libraries):
-    project.write(prep=HELD.replace("$", "A.Compose([A.Resize(4)])"))
-    ask = "import prep, prepcache; print(prepcache.recipe(prep.f).digest)"
-    told = set()
-    for seed in "12":
-        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "site-packages"}
-        told.add(python("-c", ask, cwd=libraries, env=env).stdout)
-    assert len(told) == 1

@@ -1,6 +1,5 @@
 """Gathering: positions checked as lists are, tables over many artifacts, windows, and recycled memory."""
 
-import errno
 import gc
 import mmap
 import os
@@ -119,22 +118,6 @@ def test_columns_of_many_artifacts_are_read_alike(tmp_path, monkeypatch, small, 
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()
     assert same(list(rows.take(order)), [samples[i] for i in order])
-
-
-def test_rows_are_read_where_addresses_are_short(tmp_path, monkeypatch):
-    """As under `ulimit -v`: rows are numbered without gaps, and gathered one by one."""
-    samples = [sample(i) for i in range(COUNT)]
-    whole = mmap.mmap
-
-    def short(fd: int, length: int, **options: int) -> mmap.mmap:
-        if length > COUNT * 8:
-            raise OSError(errno.ENOMEM, "no addresses")
-        return whole(fd, length, **options)
-
-    monkeypatch.setattr(mmap, "mmap", short)
-    rows = rows_of(tmp_path, samples, 5)
-    assert rows.tables[0].first[-1] == COUNT
-    assert same(list(rows.take(range(COUNT))), samples)
 
 
 def test_large_ragged_rows_are_copied_into_recycled_memory(tmp_path):
@@ -340,28 +323,3 @@ def test_a_forked_child_has_a_buffer_pool_of_its_own():
         if child == 0:
             os._exit(0 if len(take(pool)) else 1)
         assert os.waitpid(child, 0)[1] == 0
-
-
-def test_a_slightly_smaller_size_reuses_a_buffer():
-    pool = Pool()
-    where = address(take(pool))
-    assert address(take(pool, SIZE_BYTES - 4096)) == where
-    assert address(take(pool, SIZE_BYTES // 8)) != where
-
-
-def test_memory_of_another_kind_is_recycled_too():
-    """As pinned memory is: the block is an array that refers to the tensor that owns it."""
-    made = []
-
-    def allocate(size_bytes: int) -> np.ndarray[Any, Any]:
-        made.append(size_bytes)
-        block: np.ndarray[Any, Any] = torch.empty(size_bytes, dtype=torch.uint8).numpy()
-        return block
-
-    pool = Pool(allocate=allocate, small_bytes=0)
-    for _ in range(5):
-        row = torch.from_numpy(pool.empty((10,), np.dtype(np.int32), 40))[3:4]
-        row.fill_(1)
-    assert len(made) == 2
-    kept = [torch.from_numpy(pool.empty((10,), np.dtype(np.int32), 40))[3:4].fill_(n) for n in range(4)]
-    assert [int(row) for row in kept] == [0, 1, 2, 3]

@@ -21,7 +21,6 @@ from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher, load
 from prepcache.keys.markers import plain, tree
 from prepcache.keys.recipes import with_classes
-from support.programs import python
 from support.projects import Project, project_fixture  # noqa: F401
 
 
@@ -270,30 +269,6 @@ def test_what_appears_or_changes_in_a_directory_is_seen(here):
     assert [stamps.changed(i) for i in range(3)] == [["d"], ["absent"], ["later.txt"]]
 
 
-@pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_items_that_can_name_no_file_are_not_read_again(here, monkeypatch, is_elsewhere):
-    later, texts = (
-        hasher(here).digest_many(items)[1] for items in (["later.txt", "a"], ["a text", ("a", 1)])
-    )
-    if is_elsewhere:
-        later, texts = pickle.loads(pickle.dumps((later, texts)))
-    (here / "later.txt").write_bytes(b"")
-    assert [later.changed(0), later.changed(1)] == [["later.txt"], []]
-    monkeypatch.setattr(ItemHasher, "probe", None)
-    assert [texts.changed(0), texts.changed(1)] == [[], []]
-
-
-def test_a_snapshot_of_sets_survives_another_hash_seed(here):
-    script = (
-        "import pickle, sys; from pathlib import Path; from prepcache.keys.items import ItemHasher\n"
-        "item = frozenset(['a.txt', 'b.txt', 'text', Path('a.txt'), Path('b.txt'), Path('absent')])\n"
-        "if sys.argv[1] == 'save': pickle.dump(ItemHasher().digest_many([item])[1], open('stamps', 'wb'))\n"
-        "else: sys.exit(len(pickle.load(open('stamps', 'rb')).changed(0)))\n"
-    )
-    for seed, step in (("1", "save"), ("1", "check"), ("2", "check"), ("3", "check")):
-        python("-c", script, step, env={**os.environ, "PYTHONHASHSEED": seed})
-
-
 class Plain:
     def __init__(self, **state: Any) -> None:
         vars(self).update(state)
@@ -379,14 +354,3 @@ def test_a_class_that_an_item_holds_counts_by_its_definition(project):
 @pytest.mark.parametrize("item", [re.compile("a"), textwrap.dedent, {"of": math.sqrt}])
 def test_a_library_s_function_counts_by_name(item):
     assert item_digest(item) == item_digest(item) != item_digest(textwrap.indent)
-
-
-def test_two_classes_of_one_name_are_refused(project):
-    project.write(
-        prep="def f(x): return x",
-        specs="def make():\n    class A: pass\n    return A()\na, b = make(), make()",
-    )
-    made, specs, hasher = project.recipe(), project.load("specs"), ItemHasher()
-    hasher.digest_many([specs.a, specs.b])
-    with pytest.raises(UnkeyableError, match=r"two classes are named specs\.make\.<locals>\.A"):
-        with_classes(made, hasher.classes)

@@ -1,11 +1,8 @@
 """Settings that a library keeps in objects of its own classes count by what they hold of plain data."""
 
-import importlib
 import random
 import re
-import sys
 import textwrap
-from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +10,6 @@ import numpy
 import numpy.random
 import pytest
 
-from prepcache.keys.code.resolution import NONE, setting_of
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -130,36 +126,6 @@ def test_what_a_job_puts_in_the_place_of_a_draw_counts(put, monkeypatch):
 @pytest.mark.usefixtures("library")
 def test_what_is_no_setting_or_not_read_does_not_count(project, name):
     assert not change_of(project, *OTHERS[name])
-
-
-@pytest.mark.usefixtures("library")
-def test_what_a_late_library_has_of_another_does_not_count(project):
-    """It is loaded in one job, and not yet in the next."""
-    project.write(
-        prep="def f(x):\n    import library as lib\n    return lib.wrap(x), lib.search(x), lib.draw()\n"
-    )
-    function = project.load().f
-    before = recipe(function, code="function").digest
-    importlib.import_module("library")
-    assert recipe(function, code="function").digest == before
-
-
-@pytest.mark.parametrize(
-    "value", [[[0] * 600] * 2, {"a": object()}, OrderedDict.fromkeys(range(1001)), Counter("a")]
-)
-def test_what_is_long_or_no_data_is_no_setting(value):
-    assert setting_of("library.value", value) is NONE
-
-
-def test_no_value_stands_for_a_generator_that_is_not_loaded(monkeypatch):
-    """One that a function may return, where `numpy.random` is loaded or not."""
-
-    def f(x: Any, none: Any = NotImplemented) -> Any:
-        return none
-
-    before = recipe(f, code="function").digest
-    monkeypatch.delitem(sys.modules, "numpy.random")
-    assert recipe(f, code="function").digest == before
 
 
 def test_numpys_generator_counts_alike_before_it_is_loaded(project, monkeypatch):

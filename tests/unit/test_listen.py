@@ -85,12 +85,6 @@ def test_a_file_is_not_replaced_by_a_socket(tmp_path):
     assert (tmp_path / "s.sock").read_text() == "somebody's"
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="--uds another path"):
-        listen(Settings(root=tmp_path, uds=tmp_path / "file" / "s.sock"), {})
-
-
 def test_a_port_that_is_taken_is_refused(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -98,13 +92,6 @@ def test_a_port_that_is_taken_is_refused(tmp_path):
         with pytest.raises(ConfigError, match="choose another port"):
             port = taken.getsockname()[1]
             listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=port, token="x" * 16), {})
-
-
-def test_a_tcp_listener_disables_delays(tmp_path):
-    [sock] = listen(Settings(root=tmp_path, uds=None, host="127.0.0.1", port=0, token="x" * 16), {})
-    with sock:
-        assert sock.proto == socket.IPPROTO_TCP
-        assert not sock.get_inheritable()
 
 
 def test_sockets_for_another_process_are_not_taken(tmp_path):

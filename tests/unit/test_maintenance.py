@@ -1,6 +1,5 @@
 """The daemon's background work: how much of the disk it takes."""
 
-import sys
 import threading
 from types import SimpleNamespace
 from typing import cast
@@ -11,7 +10,6 @@ from prepcache.errors import StoreError
 from prepcached import maintenance
 from prepcached.maintenance import DISK_BYTES_PER_S, Maintenance
 from prepcached.store.store import Store
-from support.serving import serving
 
 
 class Fake:
@@ -81,10 +79,3 @@ def test_eviction_waits_for_no_artifact_that_is_read(monkeypatch):
     finally:
         store.is_maintained.set()
         work.stop()
-
-
-def test_an_app_leaves_its_process_as_it_is(tmp_path):
-    """Only `prepcached serve` is a process of its own."""
-    before = sys.getswitchinterval()
-    with serving(tmp_path):
-        assert sys.getswitchinterval() == before

@@ -1,7 +1,6 @@
 """What a job has put in the place of a module: an object that imports give."""
 
 import colorsys
-import importlib
 import sys
 import types
 from typing import Any
@@ -9,9 +8,7 @@ from unittest import mock
 
 import pytest
 
-import prepcache
 from prepcache.errors import UnkeyableError
-from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -89,16 +86,6 @@ def test_a_module_that_must_not_be_imported_is_none(placed):
     assert placed.digest() == without
 
 
-def test_an_import_by_a_computed_name_that_finds_one_is_let_be(placed):
-    placed.write(prep="import importlib\ndef f(x): return importlib.import_module(str('set') + 'tings').k")
-    _put(Kept())
-    observer = Observer(placed.recipe())
-    with observer.watching():
-        assert sys.modules["prep"].f(1) == 2
-        assert importlib.import_module("settings").k == 2
-    assert observer.taken() == []
-
-
 def test_a_mock_in_the_place_of_a_module_has_no_key(placed):
     """As in jobs that do without a library."""
     placed.write(prep=READS["imported within"])
@@ -106,14 +93,3 @@ def test_a_mock_in_the_place_of_a_module_has_no_key(placed):
     with pytest.raises(UnkeyableError, match=r"sys\.modules\.settings.* has no stable bytes"):
         placed.recipe()
     assert placed.recipe(untracked=["settings"]).digest
-
-
-class Endless:
-    def __getstate__(self) -> dict[str, Any]:
-        return {"inner": Endless()}
-
-
-def test_the_path_to_what_has_no_end_is_cut_in_a_message():
-    with pytest.raises(UnkeyableError, match=r"^items\[0\].inner") as refused:
-        prepcache.item_digest(Endless())
-    assert len(refused.value.message) < 250

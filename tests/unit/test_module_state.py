@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from PIL import ImageFile
 
-from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.recipes import Recipe, recipe
@@ -134,18 +133,6 @@ def test_a_loaded_module_looked_up_by_a_computed_name_counts(project, how, code)
     assert len({*digests, recipe(function, code=code).digest}) == 3
 
 
-def test_a_chain_too_deep_in_a_loaded_module_is_refused(project):
-    """No class stands for it, as for what has no bytes: what is deep in it would not count."""
-    project.write(
-        prep="import sys\ndef f(x): return sys.modules['hel' + x].CHAIN",
-        helper="CHAIN = 1\nfor _ in range(2000): CHAIN = [CHAIN]\n",
-    )
-    function = project.load().f
-    importlib.import_module("helper")
-    with pytest.raises(UnkeyableError, match=r"helper\.CHAIN.*nested too deeply"):
-        recipe(function)
-
-
 @BOTH
 def test_what_is_not_read_of_a_module_looked_up_does_not_count(project, code):
     """Under names that the code reads as its own globals, or from modules that it names."""
@@ -191,45 +178,6 @@ def test_what_a_computed_name_may_lead_to_is_not_refused(project, held, code):
     for helper._SIZE[1].k in (1, 1, 2):
         digests.append(recipe(function, code=code).digest)
     assert digests[0] == digests[1] != digests[2]
-
-
-@BOTH
-def test_names_that_an_imported_module_binds_are_not_looked_up(project, code):
-    project.write(
-        prep=COMPUTED["in a module that it imports"],
-        late="SIZES = [1]\ndef g(x): return __import__('hel' + x)._SIZE",
-        other="SIZES = 1",
-    )
-    function = project.load().f
-    importlib.import_module("other")
-    assert "other.SIZES" not in recipe(function, code=code).parts["code"]["values"]
-
-
-LED_TO = {
-    "a call": ("def _SIZE(x): return x.pool", False),
-    "a look-up": ("import sys\ndef _SIZE(x): return sys.modules['oth' + x].pool", True),
-}
-
-
-@BOTH
-@pytest.mark.parametrize("how", LED_TO)
-def test_what_code_that_a_computed_name_leads_to_reads(project, how, code):
-    """Its own objects' attributes lead to no other module; a module that it looks up itself counts."""
-    source, is_counted = LED_TO[how]
-    project.write(prep=COMPUTED["sys.modules[...]"], helper=source, other="pool = 1")
-    function = project.load().f
-    for name in ("helper", "other"):
-        importlib.import_module(name)
-    assert ("other.pool" in recipe(function, code=code).parts["code"]["values"]) is is_counted
-
-
-def test_a_value_has_its_place_in_config_first(project):
-    """Whatever is loaded: a module that may be looked up counts after all else."""
-    project.write(prep=COMPUTED["sys.modules[...]"], helper="class A: pass\n_SIZE = A()\n_SIZE.k = 1")
-    function = project.load().f
-    helper = importlib.import_module("helper")
-    made = recipe(function, config={"size": helper._SIZE})
-    assert "config.size.k" in made.parts["code"]["attributes"]
 
 
 @BOTH

@@ -3,7 +3,6 @@
 
 import concurrent.futures
 import shutil
-import tempfile
 import threading
 from typing import Any
 
@@ -155,13 +154,6 @@ def test_what_cannot_be_told_apart_is_not_stored(project, why):
     assert why in Watched(project, source(NOT_KEPT[why])).failure
 
 
-def test_a_temporary_folder_with_folders_is_no_input(project):
-    """Removing it opens and lists folders by descriptors."""
-    watched = Watched(project, source(OWN + "os.makedirs(t + '/a/b'); os.listdir(t)"))
-    assert watched.changed() is None
-    assert all(name.startswith("cwd:") for name in watched.names)
-
-
 def test_reads_of_a_process_are_inputs_and_writes_are_not(project, monkeypatch, tmp_path):
     monkeypatch.chdir(project.folder)
     for name in ("read.txt", "written.txt"):
@@ -274,17 +266,6 @@ def test_what_other_threads_open_meanwhile_is_not_seen(project, is_own):
     assert call.observer.taken() == []
 
 
-def test_a_file_in_shared_memory_is_an_input(project):
-    with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".json") as file:
-        file.write("1")
-        file.flush()
-        watched = Watched(project, source("open(x).close()"), file.name)
-        assert watched.names == [file.name]
-        file.write("2")
-        file.flush()
-        assert watched.changed() == file.name
-
-
 def test_what_cannot_be_told_counts_as_changed():
     rows: list[dict[str, Any]] = [
         {"kind": "file", "name": "project:v.txt", "digest": "0" * 64},
@@ -292,22 +273,3 @@ def test_what_cannot_be_told_counts_as_changed():
         {"kind": "file", "name": "nowhere:v.txt", "digest": ABSENT},
     ]
     assert [still_true([row]) for row in rows] == [row["name"] for row in rows]
-
-
-READS = {
-    "by its path": "open(__file__).close()",
-    "of another module": "open(HERE / 'helper.py').close()",
-    "by the name that a module keeps": "open(helper.__file__).close()",
-    "to be run": "runpy.run_path(helper.__file__)",
-}
-
-
-@pytest.mark.parametrize("how", READS)
-def test_a_module_read_as_text_is_an_input(project, how):
-    project.put("helper.py", "K = 1\ndef g(x): return x")
-    text = "import helper, warnings" + source("helper.g(x); warnings.warn('w')", READS[how])
-    with pytest.warns(UserWarning, match="w"):
-        watched = Watched(project, text, code="function")
-    assert f"project:{'prep' if how == 'by its path' else 'helper'}.py" in watched.names
-    with pytest.warns(UserWarning, match="w"):
-        assert Watched(project, text).names == [], "whole files count already"

@@ -1,6 +1,5 @@
 """Observed inputs that are only asked for: a file that may be there, beside the item."""
 
-import os
 import shutil
 import sys
 import threading
@@ -13,10 +12,8 @@ from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
     FOLDER,
-    digest_of_names,
 )
 from prepcache.keys.observation.observer import Observer
-from prepcache.keys.recipes import recipe
 from support.observing import IN_C, Observed, Watched, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -90,15 +87,6 @@ def test_the_first_question_of_a_module_imported_there_counts(project, way):
     project.write(asker="import os\n" + ASKERS[way])
     watched = Watched(project, "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n")
     assert watched.digests["project:a.json"] == ABSENT
-
-
-def test_what_a_function_has_as_a_value_is_heard_asking(tmp_path):
-    """By another name, where there is no file, as in a notebook."""
-    function = eval("lambda path, ask=ask: ask(path)", {"ask": os.path.exists})
-    observer = Observer(recipe(function))
-    with observer.watching(function=function):
-        function(str(tmp_path / "a.json"))
-    assert ABSENT in [row["digest"] for row in observer.taken()]
 
 
 def test_what_a_kept_pool_asks_for_counts_for_each_data_set(project):
@@ -206,15 +194,6 @@ def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project, way):
     assert watched.changed() == "project:a.json/"
 
 
-def test_a_folder_that_was_asked_for_and_listed_counts_both_ways(project):
-    (project.folder / "d").mkdir()
-    call = Observed(project, lines_of("os.path.isdir(f'{HERE}/d')", "if x: os.listdir(f'{HERE}/d')"))
-    for item in (0, 1):
-        call(item)
-    rows = {row["name"]: row["digest"] for row in call.observer.taken()}
-    assert rows == {"project:d/": FOLDER, "project:d": digest_of_names([])}
-
-
 @pytest.mark.parametrize(
     "makes", ["os.makedirs(HERE / 'd', exist_ok=True)", "(HERE / 'd').mkdir(exist_ok=True)"]
 )
@@ -273,26 +252,6 @@ def test_what_the_function_makes_where_nothing_was_is_no_input(project, how):
     for name in "abab":
         call(name)
     assert not {ABSENT, CHANGED} & set(call.digests.values())
-
-
-def test_what_is_read_where_the_function_moved_it_is_an_input(project):
-    lines = ["p = f'{HERE}/a'", "if not os.path.exists(p): os.rename(p + '.old', p)", "open(p).close()"]
-    project.put("a.old", "one")
-    watched = Watched(project, lines_of(*lines))
-    assert watched.names == ["project:a"] and watched.changed() is None
-    project.put("a", "two")
-    assert watched.changed() == "project:a"
-
-
-@pytest.mark.parametrize("how", [how for how in MAKES if "another name" not in how])
-def test_a_file_queried_by_one_item_and_made_by_another_is_none(project, how):
-    lines = ["p = f'{HERE}/out'", f"if not os.path.exists(p) and x: {MAKES[how]}"]
-    call = Observed(project, lines_of(*lines))
-    call(False)
-    assert call.digests == {"project:out": ABSENT}
-    for item in (True, False, True):
-        call(item)
-    assert call.digests == {}
 
 
 @pytest.mark.parametrize(

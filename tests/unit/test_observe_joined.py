@@ -1,7 +1,6 @@
 """What other threads, processes and data sets read for the function counts, each input once."""
 
 import asyncio
-import contextlib
 import os
 import pickle
 import threading
@@ -53,23 +52,6 @@ def test_what_two_processes_saw_differently_is_never_true(call):
         assert call.digests == {"project:v.txt": CHANGED}
 
 
-def test_inputs_may_be_told_while_others_are_taken(call):
-    """Threads make items while one of them commits."""
-
-    class Slow(str):
-        __slots__ = ()
-
-        def __hash__(self) -> int:
-            call.observer.add([Input("file", ABSENT, f"project:{len(told)}.txt")])
-            told.append(self)
-            return str.__hash__(self)
-
-    told: list[str] = []
-    asked = Input("file", ABSENT, "project:v.txt", Slow("/v.txt"), is_read=False)
-    call.observer.add([asked, asked._replace(name="project:w.txt")])
-    assert {"project:v.txt", "project:w.txt"} <= call.digests.keys() and told
-
-
 def test_a_forked_worker_tells_what_its_parent_saw_before(project, call):
     """It may have kept it."""
     for name in "ab":
@@ -77,30 +59,6 @@ def test_a_forked_worker_tells_what_its_parent_saw_before(project, call):
     call("a.txt")
     told = told_by_child(lambda: (call("b.txt"), [one.name for one in call.observer.news()])[1])
     assert told == ["project:a.txt", "project:b.txt"]
-
-
-def test_a_file_that_changes_all_the_time_is_noted_once(project, call):
-    for number in range(50):
-        project.put("v.txt", "x" * number)
-        call("v.txt")
-    assert [one.digest == CHANGED for one in call.observer.news()] == [False, True]
-    assert call.observer.news() == []
-
-
-def test_a_file_named_in_the_code_and_written_at_times_is_none(project):
-    """As a list of bad files, to which one item in many adds; also where another process told of it."""
-    project.put("bad.txt", "of an earlier run")
-    source = "def f(x):\n    if x:\n        with open('bad.txt', 'a') as file: file.write('x')\n"
-    with contextlib.chdir(project.folder):
-        one, other = Observed(project, source), Observed(project, source)
-        joined = Observer(one.recipe)
-        one(False)
-        joined.add(one.observer.news())
-        assert [row["name"] for row in joined.taken()] == ["cwd:bad.txt"]
-        other(True)
-        joined.add(other.observer.news())
-        one(True)
-        assert joined.taken() == one.observer.taken() == []
 
 
 WAIT_S = 60
@@ -149,31 +107,6 @@ def test_what_an_older_thread_opens_for_the_function_is_seen(project, loop, pool
     assert watched.changed() == "project:v.txt"
 
 
-def test_what_an_older_pool_opens_for_others_is_not_seen(project, loop, pool):
-    """Work that the job handed over counts for nobody, nor does what the function left behind."""
-    path = project.put("v.txt", "one")
-    call = Observed(project, "def f(x): return x()")
-    go, is_left = threading.Event(), threading.Event()
-
-    def wait_and_read() -> None:
-        go.wait(WAIT_S)
-        path.read_text()
-
-    theirs = pool.submit(wait_and_read)
-    call(lambda: (go.set(), theirs.result(WAIT_S)))
-    assert call.observer.taken() == []
-
-    async def later() -> None:
-        await asyncio.to_thread(is_left.wait, WAIT_S)
-        path.read_text()
-
-    left: list[Any] = []
-    call(lambda: left.append(asyncio.run_coroutine_threadsafe(later(), loop)))
-    first, call.observer = call.observer, Observer(call.recipe)
-    call(lambda: (is_left.set(), left[0].result(WAIT_S)))
-    assert first.taken() == call.observer.taken() == []
-
-
 @pytest.mark.parametrize("how", ["items", "tree", "config", "observed", "listed", "within"])
 def test_inputs_of_a_nested_data_set_count_for_the_function(project, tmp_path, how):
     """Where the memo knows the bytes of a file, nothing is opened."""
@@ -205,16 +138,3 @@ def test_inputs_of_a_nested_data_set_count_for_the_function(project, tmp_path, h
     assert len(set(memo_knows)) == 1
     names = {row["name"] for row in outer.taken()}
     assert names >= ({"project:data"} if how == "listed" else {"project:data/v.txt"})
-
-
-def test_a_data_set_opened_by_another_thread_does_not_count(project, tmp_path):
-    memo = StatCache(tmp_path / "memo", window_ns=lambda _: 0)
-    path = project.put("v.txt", "one")
-    project.write(prep="def outer(x): return x\n")
-    outer = Observer(recipe(project.load().outer))
-    digest_file(str(path), memo, "stat")
-    with ThreadPoolExecutor(1) as pool:  # its thread is younger than the observer
-        pool.submit(int).result()
-        with outer.watching():
-            pool.submit(ItemHasher(stat_cache=memo).digest_many, [path]).result()
-    assert not [row for row in outer.taken() if row["name"].endswith("v.txt")]

@@ -1,12 +1,11 @@
 """Observed inputs that are opened in C, under paths that stand in the code."""
 
-import pickle
 import sys
 
 import pytest
 
 from prepcache.keys.observation.inputs import CHANGED
-from support.observing import IN_C, Observed, Watched
+from support.observing import IN_C, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 
@@ -36,15 +35,6 @@ def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(project, monkeypatch
     assert found.changed() is None
     project.put("a.mask", "two")
     assert found.changed() == "cwd:a.mask"
-
-
-def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(project, monkeypatch):
-    project.put("a.mask", "one")
-    monkeypatch.chdir(project.folder)
-    call = Observed(project, IN_C + "\ndef f(x):\n    read_in_c('a.mask')\n")
-    call.observer = pickle.loads(pickle.dumps(call.observer))
-    call()
-    assert list(call.digests) == ["cwd:a.mask"]
 
 
 NO_INPUTS = [
@@ -104,13 +94,3 @@ def test_a_file_that_is_edited_while_c_reads_it_has_changed(project, edit):
     lines = ["import subprocess", f"p = {str(path)!r}", "read_in_c(p)", EDITS[edit]]
     found = Watched(project, IN_C + "def f(x):\n" + "".join(f"    {line}\n" for line in lines))
     assert [row["digest"] for row in found.taken if row["name"] == str(path)] == [CHANGED]
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
-def test_a_file_with_two_names_counts_by_both(project, monkeypatch):
-    project.put("a.mask", "one")
-    monkeypatch.chdir(project.folder)
-    assert watched(project, "read_in_c(joined(f'{HERE}', 'a.mask'))").names == [
-        "cwd:a.mask",
-        "project:a.mask",
-    ]

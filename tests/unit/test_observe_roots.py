@@ -39,20 +39,6 @@ def test_a_copied_project_is_checked_against_its_own_files(tmp_path, source):
     assert still_true(taken, roots=roots) == beside[0]
 
 
-def test_files_far_from_a_root_are_named_absolutely(tmp_path):
-    checkout = source_folder(tmp_path / "one", is_checkout=True)
-    with checkout.on_path():
-        assert Watched(checkout, BESIDE_THE_CODE["read"]).names == [str(tmp_path / "one/assets/v.txt")]
-    far = tmp_path / "v.txt"
-    far.write_text("one")
-    for depth, count in (("src", 2), ("b/src", 1)):
-        made = Project(tmp_path / "two" / depth)
-        (made.folder / "pyproject.toml").unlink()
-        with made.on_path():
-            path = "/".join(["HERE", *["parent"] * (len(Path(depth).parts) + 1)]).replace("/", ".")
-            assert len(Watched(made, f"def f(x): return ({path} / 'v.txt').read_text()").names) == count
-
-
 def test_labels_beside_an_image_root_follow_the_root(project, tmp_path):
     for place in ("one", "two"):
         for folder, name in (("images", "a.png"), ("labels", "a.txt")):

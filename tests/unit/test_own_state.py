@@ -5,7 +5,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
@@ -169,35 +168,6 @@ def test_what_calls_change_is_told_of_their_own_data_set(project):
     guard.note_call()
     fill(guard)
     assert recipe(module.f, config={"matters": True}).digest != made.digest
-
-
-ASKS = """
-import torch
-class Asks:
-    n = 0
-    def __call__(self, x):
-        self.n += 1
-        try:
-            JOB.refuse_itself()
-            is_refused = False
-        except RecursionError:
-            is_refused = True
-        return is_refused, torch.is_autocast_enabled("cpu")
-f = Asks()
-"""
-
-
-def test_items_are_made_again_as_they_were_made_first(project):
-    """Outside of autocast, and told so where they ask their own data set for themselves."""
-    project.write(prep=ASKS)
-    module = project.load()
-    made = recipe(module.f, untracked=("JOB",))
-    module.JOB = job = Job(module.f, made.config, of="a data set", guard=RecipeGuard(made))
-    with torch.autocast("cpu"):
-        assert job.call(3, 1) == [(True, False)]
-        job.guard.note_call()
-        fill(job.guard)
-    assert recipe(module.f, untracked=("JOB",)).digest == made.digest
 
 
 LEFT = """

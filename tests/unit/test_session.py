@@ -2,17 +2,17 @@
 
 import threading
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from prepcache.daemon import waits
+from prepcache.daemon import heartbeat, waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.launcher import Endpoint
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
-from prepcache.index.artifact_set import ArtifactSet
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
@@ -194,68 +194,6 @@ def test_who_is_declined_waits_for_threads_that_look(bench, monkeypatch):
     assert granted == {1: (0,), 2: (0,)}
 
 
-def test_a_thread_that_looks_for_long_is_waited_for_briefly(bench):
-    bench.session.resolve(SomeRecipe())
-    budget, is_looking, is_over = bench.session.budget, threading.Event(), threading.Event()
-
-    def looks() -> None:
-        with bench.session.heartbeat.looking():
-            is_looking.set()
-            is_over.wait(60)
-
-    thread = threading.Thread(target=looks)
-    thread.start()
-    assert is_looking.wait(60)
-    bench.world.said["POST leases"] = lambda request: reply({"is_declined": True, "reason": "no room"})
-    budget.charge(budget.remaining_s - 0.5)
-    assert bench.session.lease(RECIPE, 0, items(1), want=1).is_declined
-    is_over.set()
-    thread.join(60)
-    assert budget.remaining_s < 0.3, "all but what every answer may take"
-
-
-def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench):
-    bench.world.artifacts = [1]
-    found = bench.session.resolve(SomeRecipe())
-    is_telling, may_end = threading.Event(), threading.Event()
-    declined = threading.Thread(target=bench.session.heartbeat.await_looks, args=(600.0,), daemon=True)
-
-    def beat(request: Request) -> Any:
-        if request.json["dropped"]:
-            is_telling.set()
-            may_end.wait(60)
-        return bench.world.on_post_sessions_beat(request)
-
-    bench.world.said["POST sessions/beat"] = beat
-    bench.session.heartbeat.drop(one.digest for one in found.artifacts)
-    assert is_telling.wait(60)
-    declined.start()
-    declined.join(0.2)
-    is_waiting = declined.is_alive()
-    may_end.set()
-    declined.join(60)
-    assert is_waiting and not declined.is_alive()
-
-
-def test_who_is_declined_waits_for_what_a_poll_has_found(bench, monkeypatch):
-    """It holds all that it found, too, until the useless is dropped."""
-    artifacts: Any = ArtifactSet(SomeRecipe(), bench.session.client, root=None, trust="stat")  # type: ignore[arg-type]
-    heartbeat, is_waiting = bench.session.heartbeat, list[bool]()
-    declined = threading.Thread(target=heartbeat.await_looks, args=(600.0,), daemon=True)
-
-    def absorb(self: ArtifactSet, resolved: wire.Resolved) -> bool:
-        declined.start()
-        declined.join(0.2)
-        is_waiting.append(declined.is_alive())
-        return False
-
-    monkeypatch.setattr(ArtifactSet, "absorb", absorb)
-    bench.world.said["POST leases"] = lambda request: reply({"look_again": bench.world.resolved()})
-    artifacts.lease(RECIPE, 0, items(1), want=1, wait_s=0.25)
-    declined.join(60)
-    assert is_waiting == [True] and not declined.is_alive()
-
-
 def test_what_a_lost_beat_told_is_told_again(bench):
     beats: list[Any] = []
 
@@ -378,28 +316,6 @@ def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(bench, monkeypatch
     assert sum(waited) + waits.LEAST_S == 0.75
 
 
-def test_at_its_end_a_job_says_why_its_daemon_did_not_start(bench, monkeypatch, caplog):
-    class Dying(Endpoint):
-        looks = 0
-        is_listening = False
-
-        @property
-        def is_starting(self) -> bool:
-            self.looks += 1
-            return self.looks == 1
-
-        def start(self, *, is_reading: bool = False) -> bool:
-            raise DaemonUnreachable("it exited at once")
-
-    session = bench.session
-    monkeypatch.setattr(session.client, "endpoint", Dying(session.client.endpoint.address))
-    monkeypatch.setattr(session.heartbeat, "look", lambda: None)
-    monkeypatch.setattr(session.heartbeat, "wait", lambda seconds: None)
-    session.budget.give_up(session.client.url, "the daemon is starting", is_final=False, is_quiet=True)
-    assert session.wait_at_end() == 0.0
-    assert "it exited at once" in caplog.messages[-1]
-
-
 @pytest.mark.parametrize("age_s", [1.0, 6.0])
 def test_at_its_end_a_worker_waits_for_a_daemon_that_starts(bench, monkeypatch, age_s):
     """An outage that is over ends at once. One that has started long ago hangs: no worker waits for it."""
@@ -488,3 +404,14 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench):
     assert other.is_gone and not other.is_away
     wait_until(lambda: not watches())
     other.close()
+
+
+def test_a_session_that_nobody_could_keep_is_not_used(bench, monkeypatch, caplog):
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(heartbeat, "threading", SimpleNamespace(**{**vars(threading), "Thread": Refused}))
+    with pytest.raises(DaemonUnreachable, match="its session cannot be kept alive: can't start new thread"):
+        bench.session.resolve(SomeRecipe())
+    assert bench.session.is_gone and len(caplog.records) == 1

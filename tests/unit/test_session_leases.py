@@ -138,21 +138,6 @@ def test_without_a_shared_folder_files_are_transferred(bench):
     assert path.read_bytes() == b"data"
 
 
-def test_a_process_sweeps_downloads_once(bench):
-    from blake3 import blake3
-
-    sent = {blake3(data).hexdigest(): data for data in (b"data", b"more")}
-    refs = [wire.ArtifactRef.from_json(ref(n, digest=digest)) for n, digest in enumerate(sent)]
-    (bench.world.root / "instance").write_text("another daemon's")
-    bench.world.said["GET entries/data"] = lambda r: reply(
-        sent[r.headers["if-match"].strip('"')], ETag=r.headers["if-match"]
-    )
-    first = bench.session.path_of(refs[0])
-    os.utime(first, (0.0, 0.0))
-    bench.session.path_of(refs[1])
-    assert first.read_bytes() == b"data", "whatever the clock does"
-
-
 def test_downloads_of_days_ago_that_are_needed_are_kept(bench):
     """Nothing is fetched again; what no job needs goes."""
     (bench.world.root / "instance").write_text("another daemon's")

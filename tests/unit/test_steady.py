@@ -218,22 +218,6 @@ def test_what_has_no_key_any_more_has_changed(project):
     assert guard.check() == [str(helper)]
 
 
-def test_a_global_set_after_an_unreadable_open_is_named(project):
-    """A file, an iterator, a connection that the function makes when it is called first and keeps."""
-    held = "class Held: lines = None\nHELD = None\nSIZE = 1\n"
-    keeps = "def f(x, held):\n    global HELD\n    HELD = held.lines = (n for n in ())\n    return x, SIZE\n"
-    project.write(prep=held + keeps)
-    module = project.load()
-    held = module.Held()
-    guard = RecipeGuard(recipe(module.f, config={"held": held}))
-    assert guard.check() == []
-    module.f(1, held)
-    guard.note_call()
-    assert guard.check() == []
-    module.SIZE = 2
-    assert guard.check() == ["prep.SIZE"]
-
-
 HOLDS = """
 class Holder:
     k = met = 0

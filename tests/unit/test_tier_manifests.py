@@ -12,7 +12,7 @@ from obstore.store import MemoryStore
 
 from prepcache.digests import Digest
 from prepcached.tier import manifests as manifest
-from prepcached.tier.bucket import Bucket, Damaged, Outage
+from prepcached.tier.bucket import Bucket, Damaged
 from prepcached.tier.manifests import Manifests, Row
 
 RECIPE = "ab" * 32
@@ -163,17 +163,3 @@ async def test_daemons_that_compact_at_once_lose_nothing():
         store = MemoryStore()
         await asyncio.gather(*(write(Manifests(Racing(store, seed * 2 + at)), at) for at in range(2)))
         assert (await Manifests(Bucket(store, "")).of(RECIPE)).rows.keys() == written
-
-
-def test_what_several_jobs_wait_for_at_once_is_lost_once():
-    now = [0.0]
-    outage = Outage("a bucket", "jobs go on", 10.0, lambda: now[0])
-    for _ in range(3):
-        now[0] += 10.0
-        began, now[0] = now[0], now[0] + 1.0
-        for _ in range(10):  # jobs
-            outage.note_lost(began)
-        assert outage.is_usable
-    now[0] += 1.0
-    outage.note_lost(now[0] - 1.0)
-    assert not outage.is_usable

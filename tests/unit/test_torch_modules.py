@@ -87,25 +87,6 @@ def test_a_torch_script_counts_by_code_and_state(digest):
         assert digest(SCRIPT.format(**SAID | one)) != before, one
 
 
-LOADED = """
-import torch
-LINEAR = torch.nn.Linear(1, 1)
-torch.nn.init.constant_(LINEAR.weight, {weight})
-torch.nn.init.constant_(LINEAR.bias, 0.0)
-FILE = __file__ + "{name}"
-torch.jit.script(LINEAR).save(FILE)
-del LINEAR
-NET = torch.jit.load(FILE)
-def f(x): return NET(x)
-"""
-
-
-def test_a_script_that_is_loaded_counts_by_what_it_is(digest):
-    before = digest(LOADED.format(weight=1.0, name="1.pt"))
-    assert digest(LOADED.format(weight=1.0, name="2.pt")) == before
-    assert digest(LOADED.format(weight=2.0, name="1.pt")) != before
-
-
 FUNCTIONS = """
 import torch
 W = torch.tensor({constant})

@@ -84,17 +84,6 @@ def test_a_staged_file_has_mode_0640_and_goes_unless_taken(root):
     assert path.exists()
 
 
-def test_a_staged_file_has_no_name_without_a_shared_folder(root, tmp_path):
-    scratch = tmp_path / "scratch"
-    (root / "v1" / "staging").rmdir()
-    for shared in (None, find(root)):
-        with Staged.new(shared, scratch, "s") as staged:
-            assert staged.name is None
-            os.write(staged.fd, DATA)
-            assert staged.size_bytes == len(DATA)
-    assert list(scratch.iterdir()) == []
-
-
 def given(data: bytes) -> Callable[[int], None]:
     return lambda fd: os.write(fd, data) and None
 

@@ -1,7 +1,6 @@
 """Crews: the same parts whoever calls the function, in order, with errors and large items intact."""
 
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -23,9 +22,6 @@ from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
 from prepcache.fill.workers import Forked, InExecutor, InProcess, Workers
 from prepcache.keys.markers import Plain, Tree
-from prepcache.keys.observation import audit
-from prepcache.keys.observation.observer import Observer
-from prepcache.keys.recipes import recipe
 from support.programs import python
 
 Make = Callable[[Job, Callable[[int], Any]], Workers]
@@ -83,50 +79,6 @@ def test_an_error_of_one_item_leaves_the_others(make):
     parts = all_parts(make(Job(fails, {}), lambda index: index), [[0, 1, 2, 3]])
     assert isinstance(parts[2][0].error, KeyError)
     assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
-
-
-def test_slow_samples_are_given_as_they_are_made(make, monkeypatch):
-    """Nothing of a chunk that takes longer than was expected waits for its end."""
-    monkeypatch.setattr(call, "TOGETHER_S", 1e-9)
-    monkeypatch.setattr(workers, "WAITING_S", 0.0)
-    crew = make(Job(lambda item: item, {}), lambda index: index)
-    if isinstance(crew, InExecutor):
-        pytest.skip("an executor gives a chunk at once")
-    crew.submit(range(20))
-    given = []
-    while crew.pending:
-        given.append([part.index for part in crew.take()])
-    assert [index for indices in given for index in indices] == [*range(20)]
-    assert isinstance(crew, Forked) or given == [[i] for i in range(20)]
-
-
-def test_what_tells_no_size_leaves_the_others(make):
-    class Closed:
-        @property
-        def nbytes(self) -> int:
-            raise ValueError("closed")
-
-    parts = all_parts(
-        make(Job(lambda item: Closed() if item == 2 else item, {}), lambda i: i), [[0, 1, 2, 3]]
-    )
-    assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
-    assert [part.index for part in parts[2]] == [2]
-
-
-def test_bytes_read_unseen_are_those_of_one_item(monkeypatch):
-    """Of several that were called together."""
-    read = [0]
-    monkeypatch.setattr(audit, "_bytes_read", lambda: read[0])
-    monkeypatch.setattr(audit, "is_alone", lambda: True)
-    monkeypatch.setattr(os, "listdir", lambda folder: [])  # no file that is open counts as seen
-
-    def reads(item: int) -> int:
-        read[0] += 200
-        return item
-
-    job = Job(reads, {}, observer=Observer(recipe(len)))
-    for _ in range(3):
-        assert [part.notices for some in job.made(enumerate(range(100))) for part in some] == [()] * 100
 
 
 def test_few_large_items_are_in_memory_at_once(monkeypatch):
@@ -219,25 +171,6 @@ def test_an_unpicklable_exception_still_says_what_it_was():
     crew.close()
     assert "Local: the reason" in str(part.error)
     assert any("in a preprocessing worker" in note for note in part.error.__notes__)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("is_expanded", [False, True])
-def test_an_executors_answer_pickles_whatever_an_item_gave(monkeypatch, is_expanded):
-    """Else all items of the chunk would have failed, and the first of them be named."""
-    monkeypatch.setattr(call, "PART_BYTES", 1)
-
-    def one(item: int) -> Any:
-        return [lambda: item] if item == 1 else item
-
-    def several(item: int) -> Iterator[Any]:
-        yield from (np.zeros(1), one(item), np.ones(1))
-
-    job = Job(several if is_expanded else one, {}, is_expanded=is_expanded)
-    given = workers.run_chunk(job, [(index, index) for index in range(3)])
-    parts, _, _, _ = pickle.loads(pickle.dumps(given))
-    assert [part.index for part in parts if part.is_last] == [0, 1, 2]
-    assert [part.index for part in parts if part.refusal is not None and part.is_last] == [1]
-    assert all(part.error is None for part in parts)
 
 
 def test_closing_with_work_in_hand_ends_the_workers():

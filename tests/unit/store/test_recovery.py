@@ -3,8 +3,6 @@
 import errno
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +12,6 @@ from blake3 import blake3
 from prepcache import artifact, errors
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import wire
-from prepcached.auth import TOKEN_UID
 from prepcached.store import staging
 from prepcached.store.db import Index, discard
 from prepcached.store.store import check_root, rebuild
@@ -76,33 +73,6 @@ def test_of_two_files_of_one_key_one_is_indexed(root, open_store):
     assert again.stats().recovered == {"new index": 1, "indexed": 3, "doubled": 1}
     assert stores.items_of(again) == sorted([item(1), item(2)])
     assert len(objects(root)) == 3
-
-
-@pytest.mark.parametrize("place", ["objects/00", "tmp", "staging"])
-def test_what_cannot_be_removed_stays_and_ends_nothing(root, open_store, place):
-    """Folders in folders, deeper than Python descends."""
-    deep = root / "v1" / place / "deep"
-    os.makedirs(deep)
-    fd = os.open(deep, os.O_RDONLY)
-    for _ in range(sys.getrecursionlimit()):
-        os.mkdir("d", dir_fd=fd)
-        within = os.open("d", os.O_RDONLY, dir_fd=fd)
-        os.close(fd)
-        fd = within
-    os.close(fd)
-    store = open_store()
-    failed = store.sweep_staging(lambda _: False).failed
-    assert store.stats().recovered == ({} if failed else {"unreadable": 1})
-    assert (failed is not None) == (place == "staging")
-    subprocess.run(["rm", "-r", str(deep)], check=True)
-
-
-def test_a_rebuild_keeps_what_came_with_the_tcp_token(open_store):
-    store = open_store()
-    put(store, 1, owner_uid=TOKEN_UID)
-    store.close()
-    discard(f"{store.root}/v1/index.sqlite")
-    assert [entry.owner for entry in open_store().entries().entries] == [None]
 
 
 def test_marks_and_names_that_nobody_wrote_end_no_start(root, open_store):
@@ -225,19 +195,3 @@ def test_times_of_a_clock_that_was_ahead_do_not_last(open_store, clock):
     put(again, "later")
     [newest, oldest] = again.entries(sort="-used_at").entries
     assert oldest.used_at == clock.now - 1 and newest.used_at == clock.now
-
-
-def test_a_clock_that_is_behind_at_a_start_keeps_the_order(open_store, clock):
-    store = open_store()
-    refs = []
-    for name in range(3):
-        clock.now += 1
-        refs.append(put(store, name).artifacts[0])
-    clock.now += 1
-    stores.hold(store, "job", refs[0].digest)
-    clock.now -= 86_400
-    store = open_store()
-    clock.now += 86_401
-    put(store, "later")
-    order = [refs[1].key, refs[2].key, refs[0].key]
-    assert [entry.key for entry in store.entries(sort="used_at").entries][:3] == order

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blake3 import blake3
 
 from prepcache import errors
 from prepcache.artifact import header as artifact_format
 from prepcache.protocol.wire import StagedFile
-from prepcached.leases import MAX_LEASED_ITEMS
 from prepcached.store import staging
 from prepcached.store.store import Store
 from support import stores
@@ -151,10 +149,6 @@ def test_an_item_table_over_its_bound_is_not_read(ready, monkeypatch):
     refused(ready, staged, "3 items: the limit is 2")
 
 
-def test_as_many_items_are_taken_as_may_be_leased():
-    assert MAX_LEASED_ITEMS == staging.MAX_ITEMS
-
-
 def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store):
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
@@ -170,22 +164,3 @@ def test_a_disk_that_cannot_tell_does_not_blame_the_file(ready, fault, monkeypat
     failing(monkeypatch, os, "open", OSError(fault, os.strerror(fault)), staged.name.__eq__)
     with pytest.raises(errors.StoreError, match=os.strerror(fault)):
         ready.commit(RECIPE, [staged], owner_uid=ME)
-
-
-@pytest.mark.parametrize(("fault", "is_dropped"), [(errno.EAGAIN, True), (errno.EOPNOTSUPP, False)])
-def test_what_may_have_been_cached_stays_in_the_page_cache(tmp_path, monkeypatch, fault, is_dropped):
-    """Not every filesystem tells: a job is about to map what it has just committed."""
-    read, dropped = os.preadv, list[int]()
-
-    def preadv(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
-        if flags & os.RWF_NOWAIT:
-            raise OSError(fault, os.strerror(fault))
-        return read(fd, buffers, offset)
-
-    monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, size, advice: dropped.append(size))
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 1000)
-    with path.open("rb") as file:
-        assert staging.hash_file(file.fileno()) == blake3(b"x" * 1000).hexdigest()
-    assert sum(dropped) == 1000 * is_dropped

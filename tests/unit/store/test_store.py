@@ -3,20 +3,15 @@
 import contextlib
 import errno
 import os
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from msgspec import structs
 
 from prepcache import errors
 from prepcache.digests import entry_key
-from prepcached.store import queries
-from prepcached.store.db import Index
 from prepcached.store.records import Filter
-from prepcached.store.store import Store, rebuild
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
 
@@ -86,33 +81,6 @@ def test_a_full_disk_declines_and_other_faults_are_errors(store, monkeypatch, fu
     assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
 
 
-def test_an_upload_has_a_staged_file_of_the_daemons_own(store):
-    store.register(RECIPE, "r", {})
-    name = "session.name"
-    with store.upload(name, 1000) as fd:
-        written = stores.write_artifact(fd, [1])
-        os.close(fd)
-    staged = structs.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
-    assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
-    assert store.entries().entries[0].owner == 12345
-    store.sweep_staging("s".__ne__)
-    store.close()
-    rebuild(store.root)
-    again = Store(store.root, limits=stores.ROOMY)
-    assert again.entries().entries[0].owner == 12345
-    again.close()
-
-
-def test_an_undeletable_staged_file_leaves_the_commit_done(store, monkeypatch):
-    put(store, 1)
-    new, again = (stage(store, [2], seed=seed) for seed in (0, 1))
-    with monkeypatch.context() as patch:
-        patch.setattr(store.staged_area, "unlink", mock.Mock(side_effect=OSError(errno.EIO, "no")))
-        done = store.commit(RECIPE, [new, again], owner_uid=os.getuid())
-    assert len(done.artifacts) == store.stats().entries == 2
-    assert store.sweep_staging("s".__ne__).files == 1
-
-
 def test_many_threads_commit_resolve_and_purge_at_once(store):
     def work(n: int) -> None:
         for k in range(6):
@@ -128,20 +96,3 @@ def test_many_threads_commit_resolve_and_purge_at_once(store):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
     assert len(store.resolve(RECIPE).artifacts) == len(stores.digests_on_disk(store))
-
-
-def test_readers_see_a_snapshot_and_a_writer_locks_at_once(tmp_path):
-    index = Index(str(tmp_path / "index.sqlite"))
-    with index.read() as reader:
-        assert queries.note(reader, "x") == 0
-        with index.write() as conn:
-            other = sqlite3.connect(index.path, timeout=0, isolation_level=None)
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
-                other.execute("BEGIN IMMEDIATE")
-            other.close()
-            queries.set_note(conn, "x", 1)
-        assert queries.note(reader, "x") == 0
-    with pytest.raises(errors.StoreError, match="readonly"), index.read() as reader:
-        assert queries.note(reader, "x") == 1
-        queries.set_note(reader, "x", 2)
-    index.close()

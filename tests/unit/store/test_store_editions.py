@@ -3,17 +3,13 @@
 import builtins
 import errno
 import os
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prepcache import errors
 from prepcache.protocol.wire import ArtifactRef
-from prepcached.store import commit as committing
 from prepcached.store.db import discard
-from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
 from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, failing, put, stage
 
@@ -67,30 +63,6 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(store, monkeypatch)
     store.sweep_staging("s".__ne__)
 
 
-def test_headers_beside_are_read_without_the_writers_lock(store, monkeypatch):
-    """A commit may stand beside thousands of artifacts of other editions."""
-    for number in range(4):
-        put(store, ("old", number))
-    seen: list[bool] = []
-    read = committing.items_of
-
-    def is_free() -> None:
-        seen.append(store.writer.acquire(blocking=False))
-        if seen[-1]:
-            store.writer.release()
-
-    def watched(*given: Any) -> Any:
-        asking = threading.Thread(target=is_free)
-        asking.start()
-        asking.join()
-        return read(*given)
-
-    monkeypatch.setattr(committing, "items_of", watched)
-    only(store, ("old", 0), ("new", 0), edition=1)
-    assert seen == [True] * 4
-    assert answered(store) == [(0, 1), (0, 1), (0, 1), (1, 2)]
-
-
 def test_files_of_one_commit_are_of_one_edition(store):
     new = only(store, "a", edition=1)
     both = [stage(store, "a"), stage(store, "b", edition=1)]
@@ -107,21 +79,6 @@ def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store, names):
         put(store, *names)
     assert store.resolve(RECIPE).artifacts == (new,)
     store.sweep_staging("s".__ne__)
-
-
-def test_a_start_that_indexes_a_file_leaves_other_recipes(open_store):
-    store = open_store()
-    only(store, "beside"), only(store, "a", edition=1)
-    [stray] = put(store, "b", recipe=OTHER_RECIPE).artifacts
-    path = Path(store.objects) / stray.digest[:2] / stray.digest
-    kept = path.read_bytes()
-    store.purge(Filter(recipe=OTHER_RECIPE))
-    store.maintain()
-    store.close()
-    path.write_bytes(kept)  # as a daemon leaves it that is killed in mid-commit
-    store = open_store()
-    assert store.stats().recovered == {"indexed": 1}
-    assert answered(store) == [(0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])

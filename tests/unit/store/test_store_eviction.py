@@ -1,18 +1,15 @@
 """The budget in a real store: three entries reach it."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store.db import Index
-from prepcached.store.records import Filter, Holds, Ledger, Limits
+from prepcached.store.records import Holds, Ledger, Limits
 from prepcached.store.staging import StagedArea
-from prepcached.store.store import RECENCY_S, Store
+from prepcached.store.store import Store
 from support import stores
 from support.stores import BLOCK, item, put, stage
 
@@ -169,13 +166,6 @@ def test_recency_is_written_behind(store, clock):
     assert store.entries().entries[0].used_at == clock.now + 5
 
 
-def test_a_purge_by_size_takes_what_a_fast_clock_left(store, clock):
-    for name in range(3):
-        put(store, name)
-    clock.now -= 3600  # somebody set it right
-    assert store.purge(Filter(), free_bytes=1 << 30).entries == 3
-
-
 def test_what_was_used_last_is_written_at_the_end(open_store, clock):
     store = open_store()
     ref = put(store, 1).artifacts[0]
@@ -183,21 +173,3 @@ def test_what_was_used_last_is_written_at_the_end(open_store, clock):
     stores.hold(store, "job", ref.digest)
     store.close()
     assert open_store().entry(ref.key).used_at == clock.now
-
-
-def test_recency_that_could_not_be_written_is_written_later(store, clock, monkeypatch):
-    ref = put(store, 1).artifacts[0]
-    clock.now += RECENCY_S
-    stores.hold(store, "job", ref.digest)
-
-    @contextlib.contextmanager
-    def broken(self: Index) -> Iterator[sa.Connection]:
-        raise errors.StoreError("the disk says no")
-        yield
-
-    with monkeypatch.context() as patch, pytest.raises(errors.StoreError):
-        patch.setattr(Index, "write", broken)
-        store.maintain()
-    used_at, clock.now = clock.now, clock.now + RECENCY_S
-    store.maintain()
-    assert store.entry(ref.key).used_at == used_at

@@ -46,15 +46,6 @@ def test_a_plan_is_bounded():
     assert plan(many_items_first) == many_items_first[3:]
 
 
-def test_a_merge_keeps_what_its_parts_producers_say_alike(store):
-    for name in range(FANOUT):
-        put(store, name, seed=name)
-    assert store.merge_some()
-    (merged,) = store.entries().entries
-    assert merged.producer == {"recipe": "tests.recipe", "script": "train.py", "merged": FANOUT}
-    assert store.purge(Filter(produced_by="train.py"), dry_run=True).entries == 1
-
-
 def test_a_merge_keeps_items_rows_costs_and_samples(store):
     refs = [
         put(store, name, (name, 2), cost_s=name, size_bytes=50 + name).artifacts[0] for name in range(FANOUT)
@@ -137,26 +128,6 @@ def test_artifacts_with_a_common_item_do_not_merge(store):
         put(store, name)
     merge_all(store)
     assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [2, FANOUT]
-
-
-@pytest.mark.parametrize("limit", ["budget", "quota"])
-def test_a_merge_that_may_be_larger_than_its_parts_fits(open_store, clock, limit):
-    """Large columns are aligned: up to an eighth more."""
-    is_budget, more = limit == "budget", FANOUT * BLOCK // 8
-
-    def limits(spare_bytes: int) -> Limits:
-        if is_budget:
-            return Limits(max_bytes=2 * FANOUT * BLOCK + spare_bytes, min_free_bytes=0)
-        return Limits(max_bytes=1 << 30, min_free_bytes=0, user_quota_bytes=FANOUT * BLOCK + spare_bytes)
-
-    store = open_store(limits(more - 1))
-    for name in range(FANOUT):
-        put(store, name)
-    assert not store.merge_some() and store.stats().entries == FANOUT
-    store.set_limits(limits(more))
-    clock.now += compaction.PUT_OFF_S
-    assert store.merge_some() and store.stats().entries == 1
-    assert store.stats().reserved_bytes == 0
 
 
 @pytest.mark.parametrize("limit", ["budget", "disk"])
@@ -262,16 +233,3 @@ def test_a_merged_file_that_lacks_its_row_is_no_commit(open_store, monkeypatch):
     again = open_store()
     assert again.stats().recovered == {"doomed": 1}
     assert stores.items_of(again) == sorted(item(name) for name in range(FANOUT))
-
-
-def test_a_merge_whose_artifact_is_there_is_given_up(store, open_store):
-    parts = [put(store, name).artifacts[0] for name in range(FANOUT)]
-    assert store.merge_some()
-    (merged,) = store.resolve(RECIPE).artifacts
-    for name in range(FANOUT):
-        put(store, name)
-    store.set_pin(merged.key, True)
-    assert store.merge_some()
-    assert not store.merge_some()
-    there = {ref.digest for ref in store.resolve(RECIPE).artifacts}
-    assert there == {merged.digest, *(ref.digest for ref in parts)}

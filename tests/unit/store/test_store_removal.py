@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from prepcached.store import eviction, queries
 from prepcached.store.records import Filter, Limits
 from support import stores
-from support.stores import RECIPE, evict_to_fit, item, put, stage
+from support.stores import RECIPE, evict_to_fit, item, put
 
 
 def test_replaced_bytes_come_back_when_they_are_committed_again(store):
@@ -27,16 +27,6 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store):
     store.release("job", [old.digest])
     store.maintain()
     assert stores.digests_on_disk(store) == {old.digest}
-
-
-def test_bytes_that_a_commit_replaces_itself_are_not_held(store):
-    put(store, 1, seed=0)
-    files = [stage(store, [1], seed=seed) for seed in (0, 1)]
-    done = store.commit(RECIPE, files, owner_uid=os.getuid(), holder="job")
-    [ref] = set(done.artifacts)
-    assert stores.digests_on_disk(store) == {ref.digest}
-    store.release("job", [ref.digest])
-    assert store.held() == {}
 
 
 @pytest.fixture

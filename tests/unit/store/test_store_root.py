@@ -51,13 +51,6 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
         Root(str(tmp_path / "v1" / "objects"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_root_that_cannot_be_written_is_refused(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(errors.RootUnusable, match="denied"):
-        Root(str(tmp_path))
-
-
 def test_the_default_budget_is_decided_once(tmp_path):
     root = Root(str(tmp_path))
     max_bytes, min_free = root.filled_in(Limits())
@@ -145,17 +138,6 @@ def test_a_group_gets_folders_and_earlier_files(tmp_path):
     assert os.stat(root).st_mode & 0o7777 == 0o710 and os.stat(layout.staging).st_mode & 0o7777 == 0o3730
     keep(root, "b")
     assert {os.stat(path).st_gid for path in Path(layout.objects).glob("*/*")} == {GROUP}
-
-
-@needs_root
-def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path):
-    root, link = tmp_path / "root", tmp_path / "link"
-    keep(root, "a")
-    root.chmod(0o700)
-    link.symlink_to(root)
-    sharing.give(Layout(str(link)), GROUP)
-    assert (os.stat(root).st_gid, os.stat(root).st_mode & 0o7777) == (GROUP, 0o710)
-    assert os.lstat(link).st_gid != GROUP
 
 
 def test_a_root_that_cannot_be_given_to_the_group_stays_closed(tmp_path, monkeypatch):
