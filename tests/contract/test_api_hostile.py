@@ -244,12 +244,6 @@ def test_a_misspelt_member_is_named_and_nothing_is_done(served, path, body, fiel
     assert len(served.store.entries().entries) == 1 and len(served.daemon.sessions) == sessions
 
 
-def test_a_purge_with_unknown_filters_is_refused_by_name(served):
-    headers = {wire.PROTOCOL_HEADER: str(wire.PROTOCOL)}
-    answer = served.http().post("/v1/purge", json={"all": True, "unless": "x"}, headers=headers)
-    assert (answer.status_code, answer.json()["field"]) == (400, "unless")
-
-
 def test_a_job_that_names_its_protocol_may_say_more_in_it(served):
     assert served.job().resolve(said_by_later_versions=1).status_code == 200
 
@@ -274,13 +268,3 @@ def test_a_query_parameter_that_means_nothing_is_named(served, request_line, fie
 def test_what_monitors_ask_may_carry_a_query(served):
     for path in ("/healthz", "/metrics"):
         assert served.http().get(f"{path}?at=1").status_code == 200
-
-
-def test_a_recipe_that_is_none_is_told_in_plain_words(served):
-    for answer in (
-        served.http().get("/v1/entries?recipe=zz"),
-        served.http().post("/v1/purge", json={"recipe": "zz"}),
-    ):
-        assert (answer.status_code, answer.json()["field"]) == (400, "recipe")
-        told = "recipe must be 4 to 64 lower-case hex digits: a digest, or its first digits, not 'zz'"
-        assert answer.json()["detail"] == told

@@ -85,27 +85,5 @@ tell(ds)
 """
 
 
-PURGED = """
-options = dict(name="ds", code=None, version="1")
-prepcache.CachedDataset(range(4), np.float64, **options)
-ds = prepcache.CachedDataset(range(6), np.float64, lazy=True, **options)
-client = prepcache.Client()
-client.purge(everything=True)
-ds._samples.by.artifacts.session.heartbeat.on_beat.add(lambda: beats.release())
-while ds.cached():
-    beats.acquire()
-assert ds[0] == 0 and told[-1] == (4, 6), told
-while not ds.cached():
-    beats.acquire()
-beats.acquire(), beats.acquire()
-assert told[-1] == (4, 6), "an item that was there and was made again counts once"
-tell(ds)
-"""
-
-
-def test_lazy_progress_counts_a_purged_item_once(jobs):
-    jobs.run(jobs.write(COUNTING + PURGED))
-
-
 def test_lazy_progress_ends_where_samples_are_not_stored(jobs):
     jobs.run(jobs.write(COUNTING + CHANGED))

@@ -10,7 +10,7 @@ import safetensors
 import torch
 
 from prepcache import artifact
-from support.artifacts import same, samples_of, write
+from support.artifacts import same, write
 
 TORCH_DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
@@ -97,19 +97,6 @@ def test_strided_values_come_back_contiguous(tmp_path, sample):
     found = artifact.open(tmp_path / "a").sample(0)
     assert same(found, sample)
     assert found.is_contiguous() if isinstance(found, torch.Tensor) else found.flags.c_contiguous
-
-
-def test_a_buffer_that_the_function_reuses_is_copied(tmp_path):
-    buffer = torch.zeros(3)
-    writer = artifact.Writer("00" * 32)  # type: ignore[arg-type]
-    for number in range(3):
-        buffer.fill_(number)
-        writer.add(bytes([number]) * 32, [(buffer, buffer.numpy())], 0.0)
-    with open(tmp_path / "a", "wb") as file:
-        writer.write(file, producer={})
-    assert [sample[0].tolist() for sample in samples_of(artifact.open(tmp_path / "a"))] == [
-        [n] * 3 for n in range(3)
-    ]
 
 
 def test_any_safetensors_reader_reads_every_column(tmp_path):

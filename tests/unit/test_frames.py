@@ -44,19 +44,6 @@ def test_what_a_text_names_counts_by_value(project, name, code):
     assert recipe(module.f, code=code).digest != before
 
 
-def test_what_a_text_in_the_config_names_counts(project):
-    text = "TH = {}\ndef f(x, rule): return x.query(rule)"
-    project.write(prep=text.format(5))
-    config = {"rule": "a > @TH"}
-    assert changes(project, lambda: project.write(prep=text.format(6)), config=config, **FUNCTION)
-
-
-def test_a_value_of_a_module_that_a_text_names_counts(project):
-    project.write(prep="import cfg\ndef f(x): return x.query('a > @cfg.TH')", cfg="TH = 5\nOTHER = 5")
-    assert not changes(project, lambda: project.write(cfg="TH = 5\nOTHER = 6"), **FUNCTION)
-    assert changes(project, lambda: project.write(cfg="TH = 6\nOTHER = 6"), **FUNCTION)
-
-
 @pytest.mark.parametrize(
     "text",
     [

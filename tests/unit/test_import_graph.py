@@ -185,25 +185,6 @@ def test_whether_a_module_runs_as_its_file_says(project, edit):
     assert runs_as_written(str(path)) is is_same
 
 
-FILLS = {
-    "a decorator": ("R = {}\ndef add(f): R[f.__name__] = f\n@add\ndef g(): pass\n", "", True),
-    "a call": ("R = []\nR.append(1)\n", "", True),
-    "the job": ("R = {}\ndef g(): return R\n", "R['a'] = 1", False),
-}
-
-
-@pytest.mark.parametrize("way", FILLS)
-@pytest.mark.parametrize("is_older", [True, False])
-def test_what_a_file_fills_itself_is_as_written_if_it_is_older(project, monkeypatch, way, is_older):
-    """Of one that is younger than the process it is not told which text was loaded."""
-    text, change, is_own = FILLS[way]
-    path = project.put("late.py", text)
-    exec(change, vars(project.load("late")))
-    age = 10**10 if is_older else -(10**10)
-    monkeypatch.setattr("prepcache.keys.environment.started_ns", lambda: path.stat().st_ctime_ns + age)
-    assert runs_as_written(str(path)) is (is_own and is_older)
-
-
 @pytest.fixture
 def linked(tmp_path: Path) -> Path:
     """site/owned.py and loose.py, and links to both and to the folder, from outside and within."""

@@ -78,14 +78,6 @@ def test_a_library_s_object_counts_by_what_is_read_of_it(placed):
     assert recipe(function).digest != before
 
 
-def test_a_module_that_must_not_be_imported_is_none(placed):
-    placed.write(prep="import pack\ndef f(x): return getattr(pack.settings, 'k', x)")
-    del sys.modules["pack.settings"]
-    without = placed.digest()
-    sys.modules["pack.settings"] = None  # type: ignore[assignment]
-    assert placed.digest() == without
-
-
 def test_a_mock_in_the_place_of_a_module_has_no_key(placed):
     """As in jobs that do without a library."""
     placed.write(prep=READS["imported within"])

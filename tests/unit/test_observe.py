@@ -57,11 +57,6 @@ SEEN = {
     "below the child's folder": "subprocess.run([sys.executable, '-c', '', 'v.txt'], cwd=HERE)",
     "written into a folder of its own": OWN
     + "subprocess.run(['cp', HERE / 'v.txt', f'{t}/o']); os.listdir(t); open(f'{t}/o').close()",
-    "written there by a shell": OWN + "os.system(f'cp {HERE}/v.txt {t}/o'); open(f'{t}/o').close()",
-    "under a name that the process chose": OWN
-    + "subprocess.run(['cp', HERE / 'v.txt', t]); os.rename(f'{t}/v.txt', f'{t}/o'); open(f'{t}/o').close()",
-    "into a folder that gets another name": "os.mkdir(HERE / 'd'); subprocess.run(['cp', HERE / 'v.txt', HERE / 'd/o']); os.rename(HERE / 'd', HERE / 'e'); open(HERE / 'e/o').close()",
-    "under a temporary name": "o = tempfile.mktemp(); subprocess.run(['cp', HERE / 'v.txt', o]); open(o).close(); os.unlink(o)",
 }
 
 

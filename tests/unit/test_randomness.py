@@ -64,15 +64,6 @@ def test_the_generators_are_put_back_where_they_were(name):
     assert list(DRAWS[name](8)) == list(expected)
 
 
-def test_a_check_in_the_middle_sees_what_was_drawn_so_far():
-    with randomness.Guard() as guard:
-        assert guard.check() == set()
-        np.random.rand()
-        assert guard.check() == {"numpy.random"}
-        random.random()
-    assert guard.drawn == {"numpy.random", "random"}
-
-
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_thread_that_the_function_starts_draws_for_it(name):
     with randomness.Guard() as guard, ThreadPoolExecutor(1) as pool:

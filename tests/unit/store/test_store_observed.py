@@ -52,14 +52,6 @@ def test_a_partial_look_up_tells_all_inputs_that_it_names(store):
     assert seen(store, since=generation) == [masks(601)]
 
 
-def test_what_no_artifact_names_goes_when_other_inputs_come(store):
-    first = put(store, 1, observed=masks(2000)).artifacts[0].key
-    before = kept_bytes(store)
-    store.purge(Filter(keys=[first]))
-    put(store, 2, observed=masks(3))
-    assert seen(store) == [masks(3)] and kept_bytes(store) < before / 100
-
-
 def test_chunks_go_with_their_recipe(store, clock):
     key = put(store, 1, observed=masks(FEW)).artifacts[0].key
     put(store, 2, observed=masks(FEW), recipe=OTHER_RECIPE)
