@@ -148,12 +148,13 @@ def test_items_taken_by_others_do_not_cost_the_rest(tmp_path, monkeypatch, anoth
     with serving(tmp_path, lambda: time.monotonic() + ahead_s[0]):
         client, others = another(), another()
         session, lapses = Session.current(client), iter([True])
-        true = session.commit
+        true, other = session.commit, Job(others, [3], lazy=True)
 
         def lapsed(*given: Any, **named: Any) -> Any:
             if next(lapses, False):
                 ahead_s[0] = 2 * MIN_SPAN_S
-                assert Job(others, [3]).called == [3]
+                assert other.values() == other.called == [3]
+                other.flush()
             return true(*given, **named)
 
         monkeypatch.setattr(session, "commit", lapsed)
@@ -346,8 +347,9 @@ def test_cheap_items_asked_for_one_by_one_cost_no_request_each(client, monkeypat
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_could_not_be_made_is_given_back(client, another, error):
+def test_what_could_not_be_made_is_given_back(client, another, monkeypatch, error):
     """And what the batch had made before is committed."""
+    monkeypatch.setattr(waits, "BEAT_LONGEST_S", waits.BEAT_SHORTEST_S)
 
     def fails(item: int) -> Any:
         if item == 2:
