@@ -22,6 +22,8 @@ from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
 from prepcache.fill.workers import Forked, InExecutor, InProcess, Workers
 from prepcache.keys.markers import Plain, Tree
+from prepcache.keys.observation.observer import Observer
+from prepcache.keys.recipes import recipe
 from support.programs import python
 
 Make = Callable[[Job, Callable[[int], Any]], Workers]
@@ -79,6 +81,23 @@ def test_an_error_of_one_item_leaves_the_others(make):
     parts = all_parts(make(Job(fails, {}), lambda index: index), [[0, 1, 2, 3]])
     assert isinstance(parts[2][0].error, KeyError)
     assert [parts[index][0].samples for index in (0, 1, 3)] == [[0], [1], [3]]
+
+
+def test_bytes_that_other_threads_read_are_not_the_functions():
+    """As those that commit what was made before."""
+
+    def called(item):
+        thread = threading.Thread(target=os.preadv, args=(fd, buffers, 0), name="prepcache-commits")
+        thread.start()
+        thread.join()
+        return item
+
+    fd = os.open("/dev/zero", os.O_RDONLY)
+    buffers = [bytearray(1 << 16)]
+    job = Job(called, {}, observer=Observer(recipe(len)))
+    for item in range(5):
+        assert [part.notices for some in job.made(enumerate([item])) for part in some] == [()]
+    os.close(fd)
 
 
 def test_few_large_items_are_in_memory_at_once(monkeypatch):

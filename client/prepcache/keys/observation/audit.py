@@ -9,8 +9,9 @@ Invariants:
 
 NOTE [ Unseen reads ]
     On Python 3.11 no event tells of `cv2.imread(f"{root}/{i:04d}.png")`, and the name is in no key. Over the
-    first items the kernel's count of bytes is compared with the sizes of the files that were seen being
-    opened, and of those that are open. It decides nothing: it is said once, with the remedy.
+    first items the kernel's count of bytes that this thread has read is compared with the sizes of the files
+    that were seen being opened, and of those that are open. It decides nothing: it is said once, with the
+    remedy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from urllib.parse import unquote, urlsplit
 
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import OWN_FOLDER, STATE, Kind, Watch
-from prepcache.keys.randomness import is_alone
 
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
@@ -209,7 +209,7 @@ class UnseenReads:
 
     def begin(self) -> int | None:
         """How many bytes were read before an item; None if it is not looked at."""
-        return _bytes_read() if self._items_left > 0 and is_alone() else None
+        return _bytes_read() if self._items_left > 0 else None
 
     def end(self, watch: Watch, before: int | None) -> None:
         if before is None:
@@ -218,7 +218,7 @@ class UnseenReads:
         now = _bytes_read()
         is_other = watch.programs or any(map(os.path.isdir, watch.items))
         has_loaded = any(fact.kind == Kind.MODULE for fact in watch.facts.values())
-        if now is None or is_other or has_loaded or not is_alone():
+        if now is None or is_other or has_loaded:
             return
         with contextlib.suppress(OSError):  # no more files can be opened
             own = (*watch.items, *(f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")))
@@ -235,7 +235,7 @@ class UnseenReads:
 
 
 def _bytes_read() -> int | None:
-    """How many bytes this process has read so far; None where that is not told."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/io", "rb") as told:
+    """How many bytes this thread has read so far; None where that is not told."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/io", "rb") as told:
         return int(told.read(512).split(maxsplit=2)[1])
     return None
