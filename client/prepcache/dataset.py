@@ -163,8 +163,8 @@ class CachedDataset(Dataset[T_co]):
             mode.opened.append(self)
         recipe = open_recipe(given)
         hasher = ItemHasher(given.root, given.how["read"], given.how["trust"], user_stat_cache())
-        digests, stamps = hasher.digest_many(self.items)
-        distinct = Distinct(digests)
+        stamps = hasher.digest_many(self.items)
+        distinct = Distinct(stamps.digests)
         by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
         samples = Samples(by, self.items, distinct, stamps, catalogue)
@@ -180,7 +180,7 @@ class CachedDataset(Dataset[T_co]):
             samples.making.verify(given.verify_fraction)
         self._samples = samples
         if mode is not None and mode.prepares:
-            samples.prepare(mode.part_of(len(digests)))
+            samples.prepare(mode.part_of(len(stamps.digests)))
         elif mode is None and not by.is_lazy:
             samples.prepare()
         elif mode is None:

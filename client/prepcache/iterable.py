@@ -181,7 +181,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         by = self._by
         hasher = ItemHasher(**self._hashing, stat_cache=user_stat_cache())
         hasher.says_text_files = says = self._said.is_news("files")
-        digests, stamps = hasher.digest_many(items, numbers.start, numbers.step)
+        stamps = hasher.digest_many(items, numbers.start, numbers.step)
         if says and hasher.says_text_files:
             self._said.take_back("files")  # there were none
         if recipes.with_classes(by.recipe, hasher.classes).digest != by.recipe.digest:
@@ -190,7 +190,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
                 f"{by.name}: items of a stream hold {names}, whose code would count: yield dicts, tuples or "
                 "plain values (dataclasses.asdict(item)), or pass a list to CachedDataset"
             )
-        distinct = Distinct(digests)
+        distinct = Distinct(stamps.digests)
         if not (by.artifacts.is_known or by.artifacts.session.is_gone):
             by.artifacts.look_from(0)
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)

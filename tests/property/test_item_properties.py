@@ -85,9 +85,9 @@ def test_digests_are_equal_exactly_when_items_mean_the_same(folder, shapes, befo
     seen: dict[bytes, Any] = {}
     for contents in (before, after):
         arrange(folder, contents)
-        table, stamps = ItemHasher(stat_cache=memo).digest_many(items)
+        stamps = ItemHasher(stat_cache=memo).digest_many(items)
         for i, item in enumerate(items):
-            digest, means = table[i].tobytes(), meaning(item)
+            digest, means = stamps.digests[i].tobytes(), meaning(item)
             assert seen.setdefault(digest, means) == means
             assert [key for key, value in seen.items() if value == means] == [digest]
             assert stamps.changed(i) == []
@@ -99,7 +99,7 @@ def test_a_change_after_opening_is_seen_in_each_item_it_reaches(folder, shapes, 
     """The stamps are young, so even a change within the same tick of the clock has to be seen."""
     items = [build(some, folder) for some in shapes]
     arrange(folder, before)
-    _, stamps = ItemHasher(stat_cache=StatCache(folder / "memo")).digest_many(items)
+    stamps = ItemHasher(stat_cache=StatCache(folder / "memo")).digest_many(items)
     meant = [meaning(item) for item in items]
     arrange(folder, after)
     for i, item in enumerate(items):

@@ -147,33 +147,6 @@ def test_a_module_of_a_library_that_the_job_loads_is_no_change(project, monkeypa
     assert guard.check() == []
 
 
-def test_what_a_later_call_loads_by_getattr_is_no_change(project):
-    """And none in an executor's process where another data set's call has loaded it."""
-    project.write(
-        pack____init__="""
-            def _is_ours(name):
-                return name == "Heavy"
-            def __getattr__(name):
-                if not _is_ours(name):
-                    raise AttributeError(name)
-                from pack.heavy import Heavy
-                return globals().setdefault(name, Heavy)
-            """,
-        pack__heavy="class Heavy:\n    size = 3\n",
-        prep="import pack\ndef f(x): return pack.Heavy.size if x else x\n",
-    )
-    module = project.load()
-    guard = RecipeGuard(recipe(module.f))
-    assert sent(guard).check() == []
-    module.f(0)
-    guard.note_call()
-    module.f(1)
-    assert fill(guard) == []
-    assert sent(guard).check() == []
-    module.pack.Heavy.size = 4
-    assert guard.check() == ["pack.heavy.Heavy.size"], "the job set it"
-
-
 def test_a_default_dtype_set_by_the_job_is_named(project):
     project.write(prep=PREP)
     guard = RecipeGuard(recipe(project.load().f))
@@ -257,8 +230,8 @@ def test_code_that_another_process_imports_edited_is_a_change(project):
 
 
 def opened(items: list[Any]) -> Originals:
-    digests, stamps = ItemHasher(stat_cache=None).digest_many(items)
-    originals = Originals(items, Distinct(digests), stamps)
+    stamps = ItemHasher(stat_cache=None).digest_many(items)
+    originals = Originals(items, Distinct(stamps.digests), stamps)
     originals.end_opening()
     return originals
 

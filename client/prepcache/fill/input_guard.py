@@ -55,7 +55,7 @@ class Originals:
         if isinstance(self._items, _LISTS) or not len(self._items):
             return
         try:
-            digests, _ = hasher.digest_many([self._items[0]])
+            digests = hasher.digest_many([self._items[0]]).digests
         except UnkeyableError:
             return
         self.is_unsteady = bool((digests[0] != self._distinct.digests[self._distinct.inverse[0]]).any())
@@ -99,7 +99,7 @@ class Originals:
 
     def _note(self, indices: list[int], items: list[Any]) -> None:
         try:
-            digests = self._stamps.digests_now(items)
+            digests = self._stamps.hasher.digests_now(items)
         except UnkeyableError:
             if len(indices) == 1:
                 self._altered.update(indices)

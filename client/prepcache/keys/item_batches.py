@@ -24,20 +24,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.encoding.builtins import SIMPLE, simple_key
-from prepcache.keys.encoding.encoder import (
-    ENCODING_VERSION,
-    Encoder,
-    Put,
-    is_registered,
-    length,
-    text_bytes,
-)
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, Put, is_registered, length, text_bytes
 from prepcache.keys.files.digest import (
     Digested,
     Trust,
@@ -47,7 +40,7 @@ from prepcache.keys.files.digest import (
     read_files,
     tree_stamp,
 )
-from prepcache.keys.files.stamps import Stamp, mix_columns, stamp_of
+from prepcache.keys.files.stamps import Stamp, mix, mix_columns, stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.markers import Tree
 from prepcache.keys.observation import context
@@ -186,24 +179,11 @@ def digest_of(item: Any, encoder: ItemEncoder) -> bytes:
     return blake3(b"".join(pieces)).digest()
 
 
-class Digests(NamedTuple):
-    """What was learned of some items.
-
-    Args:
-        of_items: uint8[n, 32].
-        hashes: of the stamps of all slots; 0 where a later write could leave the stamp as it is.
-        ends: for each item, the number of slots up to its end.
-    """
-
-    of_items: NDArray[np.uint8]
-    hashes: NDArray[np.uint64]
-    ends: NDArray[np.int64]
-
-
 def digests_of(
     items: Sequence[Any], encoder: ItemEncoder, positions: range, first: int = 0, step: int = 1
-) -> Digests:
-    """The digests of the items at some positions, by a new encoder that writes digests later.
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """The digests of the items at some positions, uint8[n, 32], by a new encoder that writes digests later,
+    and the hashes of their stamps, 0 where a later write could leave one as it is.
 
     An item is written before the next is asked for, unless it cannot change: a sequence may give each in the
     same memory. Messages count from `first` in steps of `step`.
@@ -230,7 +210,7 @@ def digests_of(
             else:
                 written.append(blake3(b"".join(pieces)).digest())
             ends.append(len(encoder.names))
-    files, hashes = _read(encoder)
+    files, hashes = _read(encoder, np.array(ends, np.int64))
     if encoder.names:
         rows = [files[at : at + DIGEST_BYTES] for at in range(0, len(files), DIGEST_BYTES)]
         written = [
@@ -238,11 +218,18 @@ def digests_of(
             for one in written
         ]
     found = b"".join([one if isinstance(one, bytes) else blake3(b"".join(one)).digest() for one in written])
-    return Digests(np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES), hashes, np.array(ends, np.int64))
+    return np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES), hashes
 
 
-def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
-    """The digests of all slots, 32 bytes each, and the hashes of their stamps."""
+def stamps_hash(encoder: ItemEncoder) -> int:
+    """The hash of all stamps of the one item that an encoder has written."""
+    rows = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
+    return sum((2 * at + 1) * mix(row) for at, row in enumerate(rows)) + 1 & (1 << 64) - 1
+
+
+def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray[np.uint64]]:
+    """The digests of all slots, 32 bytes each, and for each item the hash of the stamps of its own. `ends`:
+    the number of slots up to its end."""
     import numpy as np
 
     stamps = np.array(encoder.rows, np.int64).reshape(-1, 5)
@@ -260,8 +247,13 @@ def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
         digested = read[encoder.names[slot]]
         digests[slot] = np.frombuffer(digested.digest, np.uint8)
         stamps[slot], is_racy[slot] = digested.stamp, digested.is_racy
-    hashes = mix_columns(list(stamps.T))
-    hashes[is_racy | (encoder.trust == "content")] = 0
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
+    places = np.arange(len(stamps)) - np.repeat(starts, ends - starts)
+    weighed = mix_columns(list(stamps.T)) * (2 * places + 1).astype(np.uint64)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighed)])
+    young = np.concatenate([[0], np.cumsum(is_racy | (encoder.trust == "content"))])
+    hashes = sums[ends] - sums[starts] + np.uint64(1)
+    hashes[young[ends] > young[starts]] = 0
     return digests.tobytes(), hashes
 
 
@@ -295,6 +287,7 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...
         if is_of_files := any(map(_may_be_path, column)):
             if len(kinds) > 1 or not all(map(_may_be_path, column)) or (found := _stamps_of(column)) is None:
                 return None
+            rules.has_looked = True
             stamps.append(found)
             names.append(list(map(os.fspath, column)))
             texts += names[-1] if str in kinds else ()

@@ -5,7 +5,7 @@ Invariants:
        the working directory or the time. `tests/golden` pins it.
     2. `Stamps.changed(i)` is empty only if the files of item i are those whose bytes its digest counts. Where
        the stamps alone cannot tell (they were young, or nobody trusts them) the bytes are read again.
-    3. Stamps take 4 bytes for each item and 8 for each path in it, beside the digest.
+    3. Stamps take 8 bytes for each item, beside the digest.
 """
 
 from __future__ import annotations
@@ -15,23 +15,21 @@ import logging
 import os
 import pathlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import canonical_order
 from prepcache.keys.files.digest import Trust
-from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.item_batches import ItemEncoder, digest_of, digests_of, is_library
+from prepcache.keys.item_batches import ItemEncoder, digest_of, digests_of, is_library, stamps_hash
 from prepcache.keys.markers import rebuild
 from prepcache.keys.paths import PathRules, Read, check_reading
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from prepcache.keys.item_batches import Digests
 
 BLOCK_ITEMS = 16_384
 """Items worked on together: enough for numpy to pay, little enough to keep memory small."""
@@ -56,7 +54,7 @@ def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: 
 def names_in(item: Any) -> list[str]:
     """The paths that count in an item, whatever holds them: none where it has no key. Reads no file."""
     with contextlib.suppress(UnkeyableError):
-        return [os.fsdecode(name) for name in ItemHasher().probe(item)[0]]
+        return ItemHasher().probe(item)[0]
     return []
 
 
@@ -93,20 +91,21 @@ class ItemHasher:
         self.classes: dict[type, None] = {}
         """Of the project's instances in all items so far."""
 
-    def digest_many(
-        self, items: Sequence[Any], first: int = 0, step: int = 1
-    ) -> tuple[NDArray[np.uint8], Stamps]:
-        """The digests of items, uint8[n, 32], and what tells later whether they changed. Messages count from
-        `first` in steps of `step`."""
+    def digest_many(self, items: Sequence[Any], first: int = 0, step: int = 1) -> Stamps:
+        """The digests of items. Messages count from `first` in steps of `step`."""
+        import numpy as np
+
         if self.stat_cache is not None:
             self.stat_cache.refresh()
-        found = []
+        digests, hashes = [np.empty((0, DIGEST_BYTES), np.uint8)], [np.empty(0, np.uint64)]
         missing: list[str | bytes] = []
         text_files: list[str] = []
         for start in range(0, len(items), BLOCK_ITEMS):
             block = range(start, min(start + BLOCK_ITEMS, len(items)))
             encoder = ItemEncoder(self.rules, self.stat_cache, self.trust, digests="later")
-            found.append(digests_of(items, encoder, block, first, step))
+            found = digests_of(items, encoder, block, first, step)
+            digests.append(found[0])
+            hashes.append(found[1])
             missing += encoder.missing
             text_files += encoder.text_files
             self.classes.update(dict.fromkeys(one for one in encoder.classes if not is_library(one)))
@@ -121,14 +120,14 @@ class ItemHasher:
                 len(text_files),
                 text_files[0],
             )
-        stamps = Stamps(found, [os.fsdecode(name) for name in missing], items, self)
-        return stamps.digests, stamps
+        typed = [os.fsdecode(name) for name in missing]
+        return Stamps(np.concatenate(digests), np.concatenate(hashes), typed, items, self)
 
-    def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
-        """The names in an item, and the hashes of their stamps as they are now; reads no file."""
+    def probe(self, item: Any) -> tuple[list[str], int]:
+        """The names in an item, and the hash of their stamps as they are now; reads no file."""
         encoder = ItemEncoder(self.rules, digests="never")
         encoder.write(item, lambda raw: None, "item")
-        return encoder.names, [mix(encoder.rows[at : at + 5]) for at in range(0, len(encoder.rows), 5)]
+        return [os.fsdecode(name) for name in encoder.names], stamps_hash(encoder)
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some items as they are now; reads only files that the stat cache does not know."""
@@ -136,10 +135,8 @@ class ItemHasher:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
         if len(items) == 1:  # as a lazy data set asks: no arrays for that
             return [digest_of(items[0], ItemEncoder(self.rules, self.stat_cache))]
-        found = digests_of(
-            items, ItemEncoder(self.rules, self.stat_cache, digests="later"), range(len(items))
-        )
-        return [row.tobytes() for row in found.of_items]
+        encoder = ItemEncoder(self.rules, self.stat_cache, digests="later")
+        return [row.tobytes() for row in digests_of(items, encoder, range(len(items)))[0]]
 
     def read_again(self, item: Any) -> bytes:
         return digest_of(item, ItemEncoder(self.rules))
@@ -148,50 +145,33 @@ class ItemHasher:
         return {**self.__dict__, "stat_cache": None, "classes": {}}
 
 
+@dataclass(frozen=True, eq=False)
 class Stamps:
-    """What tells whether items changed since they were digested.
+    """Items as they were digested, and what tells whether they changed since.
 
-    Attributes:
+    Args:
         digests: uint8[n, 32].
+        hashes: uint64[n], of the stamps of the files in each; 0 where they alone do not tell.
         typed_names: paths in items that named nothing when the data set was opened.
     """
 
-    def __init__(
-        self, found: Sequence[Digests], typed_names: list[str], items: Sequence[Any], hasher: ItemHasher
-    ) -> None:
-        import numpy as np
-
-        none = np.empty((0, DIGEST_BYTES), np.uint8)
-        self.digests = np.concatenate([none, *(some.of_items for some in found)])
-        self._hashes = np.concatenate([np.empty(0, np.uint64), *(some.hashes for some in found)])
-        slots = np.cumsum([0, *(len(some.hashes) for some in found)])
-        ends = [some.ends + before for some, before in zip(found, slots.tolist(), strict=False)]
-        self._ends = np.concatenate([np.empty(0, np.int64), *ends]).astype(np.uint32)
-        self._items, self._hasher = items, hasher
-        self.typed_names = typed_names
-
-    def __len__(self) -> int:
-        return len(self.digests)
-
-    def digests_now(self, items: Sequence[Any]) -> list[bytes]:
-        return self._hasher.digests_now(items)
+    digests: NDArray[np.uint8]
+    hashes: NDArray[np.uint64]
+    typed_names: list[str]
+    items: Sequence[Any]
+    hasher: ItemHasher
 
     def changed(self, i: int) -> list[str]:
-        """The names of files of item i that are no longer what they were; empty if all are."""
-        if not (len(self._hashes) or self._hasher.rules.has_looked):
+        """The names in item i, if one of its files is no longer what it was; else none."""
+        if not self.hasher.rules.has_looked:
             return []  # no item can name a file
-        before = self._hashes[self._ends[i - 1] if i else 0 : self._ends[i]].tolist()
-        item = self._items[i]
         try:
-            names, now = self._hasher.probe(item)
+            names, now = self.hasher.probe(self.items[i])
+            before = int(self.hashes[i])
             if now == before:
                 return []
-            differ = [pair for pair in zip(names, before, now, strict=False) if pair[1] != pair[2]]
-            is_untold = len(now) == len(before) and all(then == 0 for _, then, _ in differ)
-            if is_untold and self._hasher.read_again(item) == self.digests[i].tobytes():
+            if not before and self.hasher.read_again(self.items[i]) == self.digests[i].tobytes():
                 return []
         except UnkeyableError as error:
             return [error.data.get("name") or f"item {i}"]
-        if len(now) != len(before):
-            return [os.fsdecode(name) for name in names] or [f"item {i}"]
-        return [os.fsdecode(name) for name, then, _ in differ if then or is_untold]
+        return list(dict.fromkeys(names)) or [f"item {i}"]
