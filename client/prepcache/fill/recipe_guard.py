@@ -50,8 +50,6 @@ MOST_STATES = 256
 """Changed states of which it is known whether they make the same samples as the first one."""
 ENOUGH_S = 1.0
 """Seconds of making items again after which no further one is."""
-LARGEST_BYTES = 64 << 20
-"""Larger samples are not compared: hashing them would cost the fill."""
 _OF_ANOTHER_TIME = " of another time"
 """Suffix of a distribution or file that an executor's process loaded in another version than the recipe."""
 _MOVING = "a dict or set, while it was being read,"
@@ -99,7 +97,7 @@ class RecipeGuard:
             return self.changed
         known = self._values()
         try:
-            found, others = self._drift(is_of_calls=self._is_filling)
+            found, others = self._drift()
             found |= dict.fromkeys(others, False)
         except UnkeyableError as error:
             found = {getattr(error, "path", None) or "what the function depends on": False}
@@ -139,7 +137,7 @@ class RecipeGuard:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self.is_called and not self.changed:
             with contextlib.suppress(UnkeyableError, RuntimeError, KeyError):  # nothing passes for its own
-                self._own.update(self._drift(is_of_calls=True)[0])
+                self._own.update(self._drift()[0])
         self.is_called = True
 
     @contextlib.contextmanager
@@ -157,28 +155,18 @@ class RecipeGuard:
 
     # -- what has changed
 
-    def _drift(self, *, is_of_calls: bool) -> tuple[dict[str, bool], list[str]]:
+    def _drift(self) -> tuple[dict[str, bool], list[str]]:
         """What differs from the recipe now, and whether the function may have changed it; and distributions
-        and files that are loaded in another version.
-
-        Args:
-            is_of_calls: only the function ran since the last look.
-        """
+        and files that are loaded in another version."""
         made = self._recipe
         if made is None or made.preprocess is None or made.asked.get("code") is None:
             return {}, []
         state, reach = recipes.again(made)
         before = made.state._replace(rows=self._came | made.state.rows)
         drifted = differing(before, state, own=made.own)
-        gone: set[str] = (before.rows.keys() - state.rows.keys()) if is_of_calls else set()
-        if is_lazy := any(label.endswith(".__getattr__") for label in gone):
-            # It is asked no more for what it has put into its module: that came up as an import does.
-            drifted = [label for label in drifted if label in before.rows]
         functions = [function.__code__ for function in reach.labels.functions()]
         alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
         found = {label.removesuffix(DEFINITION): _may_be_own(label, reach, alters) for label in drifted}
-        if is_lazy:
-            found |= {label.removesuffix(DEFINITION): True for label in gone.intersection(drifted)}
         others = differing_distributions(made.parts["environment"]["distributions"])
         came = {label: row for label, row in state.rows.items() if label not in before.rows}
         if self._is_elsewhere:
@@ -283,19 +271,10 @@ def _holder(place: str, rows: dict[str, str | None]) -> str | None:
 
 
 def _digest_of(sample: Any) -> bytes | None:
-    """The digest of a sample; None of one that is too large, or that no artifact holds."""
+    """The digest of a sample; None of one that no artifact holds."""
     hasher = blake3()
-    size = 0
-
-    def put(raw: Any) -> None:
-        nonlocal size
-        size += memoryview(raw).nbytes
-        if size > LARGEST_BYTES:
-            raise UnkeyableError("too large")
-        hasher.update(raw)
-
     try:
-        Encoder().write(sample, put, "sample")
+        Encoder().write(sample, hasher.update, "sample")
     except Exception:  # noqa: BLE001 - a sample may be anything
         return None
     return hasher.digest()
