@@ -98,19 +98,5 @@ def test_a_sample_made_of_attached_databases_is_not_stored(project, database, at
     assert Watched(project, beside + READ.format(target="HERE / 'a.db'")).failure == ""
 
 
-def test_what_an_earlier_call_attached_keeps_samples_out(project, database):
-    """The function keeps its connection: later calls read the file, and open nothing."""
-    kept: list[sqlite3.Connection] = []
-    lines = ["if not x:", "    x.append(sqlite3.connect(':memory:'))"]
-    lines += [
-        "    x[0].execute('ATTACH ? AS a', [f'{HERE}/a.db'])",
-        "return x[0].execute('SELECT n FROM a.t').fetchall()",
-    ]
-    watched = Watched(project, "import sqlite3\ndef f(x):\n" + "".join(f"    {one}\n" for one in lines), kept)
-    watched(kept)
-    kept[0].close()
-    assert watched.failure == "it attaches databases in SQL"
-
-
 def test_a_database_that_the_function_makes_is_no_input(project):
     assert Watched(project, OWN).names == []

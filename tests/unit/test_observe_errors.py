@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.fill.call import Job
 from prepcache.keys.observation import context
 from prepcache.keys.observation.observer import Observer
 from support.observing import IN_C, Observed
@@ -26,7 +27,6 @@ NOTES = {
     "a process": "subprocess.run(['true', str(HERE / 'v.txt')])",
     "a folder that is made": "os.mkdir(HERE / 'd')",
     "a new name": "os.rename(HERE / 'v.txt', HERE / 'w.txt')",
-    "a stamp that is set": "os.utime(HERE / 'v.txt')",
 }
 if sys.version_info >= (3, 12):
     NOTES["a name that goes to C"] = "in_c('open', os.fsencode(HERE / 'v.txt'), 0)"
@@ -50,7 +50,7 @@ def test_an_error_where_something_is_noted_fails_closed(project, monkeypatch, wh
     assert call.observer.taken() == []
 
 
-@pytest.mark.parametrize("step", ["_take_fact", "_settle", "_is_input"])
+@pytest.mark.parametrize("step", ["_is_made", "_settle", "_is_input"])
 def test_an_error_in_taking_in_what_was_noted_fails_closed(project, monkeypatch, step):
     def fail(*_: Any) -> None:
         raise MemoryError
@@ -62,3 +62,12 @@ def test_an_error_in_taking_in_what_was_noted_fails_closed(project, monkeypatch,
     monkeypatch.undo()
     assert call() == "one" and call.failure == ""
     assert list(call.digests) == ["project:v.txt"]
+
+
+def test_what_a_function_attaches_keeps_all_items_called_together_out(project):
+    """Also items after the one that attached the database, by whose connection they read it."""
+    call = Observed(project, "def f(x): return 'attach ? as a', x")
+    assert call.recipe.preprocess is not None
+    job = Job(call.recipe.preprocess, {}, observer=call.observer)
+    made = [part for parts in job.made(enumerate("abc")) for part in parts]
+    assert [part.unobserved for part in made] == ["it attaches databases in SQL"] * 3

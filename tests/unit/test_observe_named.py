@@ -50,24 +50,6 @@ def test_what_is_only_named_in_the_code_or_written_is_no_input(project, monkeypa
     assert watched(project, line).names == []
 
 
-TOUCHES = ["pathlib.Path(p).touch()", "os.chmod(p, 0o600)", "os.utime(p)"]
-
-
-USES = ["pass", "os.path.exists(p)", "pathlib.Path(p).read_text()", "subprocess.run(['cp', __file__, p])"]
-
-
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("touch", TOUCHES)
-def test_a_file_that_the_function_touches_has_changed(project, touch, use):
-    """The stamp that the function gives it hides an edit. One that it only touches is a mark, no input."""
-    path = project.put("mark", "one")
-    for place in (f"{str(path)!r}", "f'{HERE}/mark'"):
-        source = f"import subprocess\ndef f(x):\n    p = {place}\n    {touch}\n    {use}\n"
-        found = [row["digest"] for row in Watched(project, source).taken if row["name"].endswith("mark")]
-        is_mark = use == "pass" and "HERE" in place
-        assert found == ([] if is_mark else [CHANGED])
-
-
 @pytest.mark.parametrize("way", ["open('labels', 'a').close()", "os.close(os.open('labels', os.O_WRONLY))"])
 def test_a_file_that_was_there_and_is_kept_counts_if_read(project, monkeypatch, way):
     """By whatever name and for whatever item: to open it so may be a lock."""

@@ -175,6 +175,7 @@ class Job:
             parts: list[Part] = []
             nbytes, spent_s, failure = 0, 0.0, None
             with self._watching(paths) as watch:
+                always = watch.failure
                 while todo and failure is None and nbytes < TOGETHER_BYTES and spent_s < TOGETHER_S:
                     if parts:
                         parts[-1].copied()
@@ -189,7 +190,7 @@ class Job:
                     cost_s = time.perf_counter() - began
                     self._note(item, sample)
                     # What was missed during a call concerns this item; what comes up at the end, all of them.
-                    missed, watch.failure = watch.failure, ""
+                    missed, watch.failure = watch.failure, always
                     parts.append(Part(index, [sample], True, cost_s, missed, weight(sample)))
                     nbytes += parts[-1].nbytes
                     spent_s += cost_s

@@ -1,7 +1,7 @@
 """The audit hook: notes what Python's events tell of files while a function is watched.
 
 It is added when a function is watched first, and stays, as audit hooks do. While none is watched it costs one
-look at a tuple. While one is, it looks at two or three frames of the stack, for `.py` files and listings.
+look at a tuple.
 
 Invariants:
     1. It raises nothing into the user's call. Its own error marks the watches in progress as incomplete.
@@ -29,18 +29,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from prepcache.keys.observation import context
-from prepcache.keys.observation.context import OWN_FOLDER, STATE, Kind, Watch
+from prepcache.keys.observation.context import OWN_FOLDER, STATE, WAL, Kind, Watch
 
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _LINKS = frozenset({"os.link", "os.symlink"})
 _FORKS = frozenset({"os.fork", "os.forkpty"})
-_TOUCHES = frozenset({"os.utime", "os.chmod", "os.chown", "os.setxattr", "os.removexattr"})
-"""They change a file's stamp, and not its bytes: what is no output, and used otherwise, has changed."""
 _EVENTS = frozenset(
     {
         "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
-        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_TOUCHES, *_FORKS,
+        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_FORKS,
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
@@ -56,8 +54,6 @@ ENOUGH = 2
 """Items with unseen bytes before it is said: one alone may be what a library loads when it is used first."""
 SLACK_BYTES = 4096
 """Beside what was seen: headers that are read twice, and these counts themselves."""
-WAL = "-wal"
-"""Behind the name of a SQLite database: of its log of what was committed."""
 _is_installed = False
 
 
@@ -105,7 +101,6 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
-    """Notes what another event than `open` tells."""
     first: Any = args[0] if args else None
     if event in _LISTINGS:
         _note_listing(first)
@@ -124,8 +119,6 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         _note_database(os.fsdecode(first))
     elif event in _STARTS:
         _note_start(event, args)
-    elif event in _TOUCHES:
-        context.note(Kind.TOUCHED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
     elif event in _FORKS:
         context.refuse("it forks, and what its children read is not seen")
     elif event in _LINKS:
@@ -139,8 +132,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _note_database(name: str) -> None:
-    """Notes the file of a database, and the log beside it: what was committed may lie there alone."""
-    STATE.has_database = True
+    """Notes a database, and the log beside it: what was committed may lie there alone."""
     if name.startswith("file:") and not os.path.exists(name):
         name = unquote(urlsplit(name).path)
     if os.path.exists(name):

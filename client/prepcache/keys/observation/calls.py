@@ -39,7 +39,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CellType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
@@ -47,13 +47,7 @@ from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
 from prepcache.keys.observation import context
-from prepcache.keys.observation.context import (
-    OF_PYTHON,
-    STATE,
-    Kind,
-    Watch,
-    is_file_of_job,
-)
+from prepcache.keys.observation.context import OF_PYTHON, STATE, Kind, Watch, is_file_of_job
 
 VAIN_CALLS = 64
 """For one item, of a place that can open nothing: a loop over transforms has come around by then."""
@@ -63,7 +57,8 @@ _ASKING = frozenset(
      "get_class", "get_object", "get_method", "import_string"}
 )  # fmt: skip
 """Names of what asks whether something is there, and of what imports by text, also in libraries."""
-_ATTACH = re.compile(r"\battach\b", re.IGNORECASE)
+_ATTACH = re.compile(r"\battach\s+(database\b|['\"?:@$]|$)", re.IGNORECASE)
+"""SQL that attaches a database, whose file is opened in C."""
 _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
@@ -73,9 +68,9 @@ class JobCode:
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
         """What is loaded of it, by address: what it calls is looked at on Python >= 3.12."""
-        self.asks = self.attaches = False
-        """Whether it may ask what is there, or import by text: on Python 3.11 it is profiled then. Whether a
-        text in it may be SQL that attaches a database, whose file is opened in C."""
+        self.asks = False
+        """Whether it may ask what is there, or import by text: on Python 3.11 it is profiled then."""
+        self.attaches = False
         self._files = files
         self._looked = (0, 0)
 
@@ -88,9 +83,9 @@ class JobCode:
             for path in self._files if self._looked == (0, 0) else ():
                 if path.endswith(".py"):
                     source = read_source(path, path)
-                    self._note_words({*source.names, *texts_in(source.code)})
+                    self._note_words(source.names, source.code)
         except UnkeyableError:  # one is gone, or is being written
-            self.asks = self.attaches = True
+            self.asks = True
         inner = getattr(function, "__func__", function)
         is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
         waiting: list[Any] = [function, *(inner.__globals__.values() if is_of_job else ())]
@@ -105,10 +100,11 @@ class JobCode:
                 waiting += self._parts_of(value)
         self._looked = looked
 
-    def _note_words(self, words: set[str]) -> None:
-        """Notes names and texts in it; `getattr` may be given these."""
-        self.asks |= not _ASKING.isdisjoint(words)
-        self.attaches |= any(map(_ATTACH.search, words))
+    def _note_words(self, names: Iterable[str], code: CodeType) -> None:
+        """Notes names and texts in code; `getattr` may be given these."""
+        texts = list(texts_in(code))
+        self.asks |= not _ASKING.isdisjoint((*names, *texts))
+        self.attaches |= any(map(_ATTACH.search, texts))
 
     def _parts_of(self, value: Any) -> Iterable[Any]:
         """What may hold more code of the job's; code that is its own is taken."""
@@ -119,13 +115,10 @@ class JobCode:
                 return ()
             if object.__hash__(value) not in self.codes:
                 self.codes[object.__hash__(value)] = value
-                self._note_words({*value.co_names, *texts_in(value)})
-            return [const for const in value.co_consts if isinstance(const, CodeType)]
-        if kind is FunctionType:
-            wrapped, cells = value.__dict__.get("__wrapped__"), value.__closure__ or ()
-            return [value.__code__, wrapped, *(value.__defaults__ or ()), *gc.get_referents(*cells)]
+                self._note_words(value.co_names, value)
+            return list(value.co_consts)
         if kind in _HOLD_CODE:
-            return gc.get_referents(value)
+            return [*gc.get_referents(value), *getattr(value, "__dict__", {}).values()]
         cls = value if issubclass(kind, type) else kind
         return list(vars(cls).values()) if _is_class_of_job(cls) else ()
 
@@ -138,8 +131,8 @@ def _is_class_of_job(cls: type) -> bool:
 
 
 _HOLD_CODE = frozenset(
-    {MethodType, staticmethod, classmethod, property, functools.cached_property, functools.partial,
-     functools._lru_cache_wrapper}
+    {FunctionType, MethodType, CellType, tuple, staticmethod, classmethod, property, functools.partial,
+     functools.cached_property, functools._lru_cache_wrapper}
 )  # fmt: skip
 
 
@@ -196,6 +189,8 @@ def _heard(frame: FrameType) -> None:
 def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractContextManager[None]:
     """Hears what a function asks for, and what it hands to libraries, while it is watched in this thread."""
     code.look(function)
+    if code.attaches:
+        watch.failure = "it attaches databases in SQL"
     if _MONITORING is not None:
         return _monitored(code, watch)
     return _profiled_here(watch) if code.asks else contextlib.nullcontext()
@@ -236,7 +231,6 @@ def _is_own(profile: Any) -> bool:
 
 
 def _asked(code: CodeType, offset: int) -> None:
-    """Called by `sys.monitoring` where code that asks begins."""
     if STATE.running:
         _heard(sys._getframe(1))
 
@@ -258,10 +252,11 @@ def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
 
 _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that were started in a profiled one."""
+_profiling = 0
+"""How many watches profile at the time. Locking: under `STATE.lock`."""
 
 
 def _profile_threads(more: int) -> None:
-    """Lets threads that start while a function is watched begin with a profile."""
     global _profiling
     with STATE.lock:
         _profiling = max(0, _profiling + more)
@@ -269,14 +264,7 @@ def _profile_threads(more: int) -> None:
             threading.setprofile(_profile_thread if _profiling else None)
 
 
-_profiling = 0
-"""How many watches profile at the time. Locking: under `STATE.lock`."""
-
-
 # -- Python >= 3.12
-
-
-_NAME = "prepcache"
 
 
 class _Tool:
@@ -329,7 +317,7 @@ class _Tool:
         events = _MONITORING.events
         for tool in (4, 3):  # they stand for no kind of tool
             with contextlib.suppress(ValueError):  # it is in use
-                _MONITORING.use_tool_id(tool, _NAME)
+                _MONITORING.use_tool_id(tool, "prepcache")
                 self._id = tool
                 _MONITORING.register_callback(tool, events.CALL, _called)
                 _MONITORING.register_callback(tool, events.PY_START, _asked)
@@ -431,14 +419,15 @@ def may_open(function: Any) -> bool:
         if "site-packages" in name or not name.startswith(OF_PYTHON):
             return not is_file_of_job(name)
         return not _is_audited(function) if inner is None else may_open(inner)
-    if kind.__module__ == "builtins" and not issubclass(kind, type):  # a function or a method in C
-        owner = getattr(function, "__objclass__", None)
-        if owner is None and not function.__module__:
-            keeper = getattr(function, "__self__", function)
-            owner = keeper if isinstance(keeper, type) else type(keeper)
-        return not _is_audited(owner or function)
-    cls = function if issubclass(kind, type) else kind
-    return not all(_is_audited(one) or _is_class_of_job(one) for one in (*cls.__mro__, type(cls)))
+    if issubclass(kind, type) or kind.__module__ != "builtins":
+        cls = function if issubclass(kind, type) else kind
+        return not all(_is_audited(one) or _is_class_of_job(one) for one in (*cls.__mro__, type(cls)))
+    # A function or a method in C.
+    owner = getattr(function, "__objclass__", None)
+    if owner is None and not function.__module__:
+        keeper = getattr(function, "__self__", function)
+        owner = keeper if isinstance(keeper, type) else type(keeper)
+    return not _is_audited(owner or function)
 
 
 def _is_audited(thing: Any) -> bool:

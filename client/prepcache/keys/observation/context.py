@@ -17,16 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import errno
 import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from prepcache.keys.observation.observer import Observer
+from typing import Any, NamedTuple
 
 
 class Kind:
@@ -35,13 +31,15 @@ class Kind:
     READ, WRITTEN = "read", "written"
     KEPT = "kept"
     """Opened to be written, keeping what was there; a folder that was to be made."""
-    LISTED, ASKED, TOUCHED = "listed", "asked", "touched"
+    LISTED, ASKED = "listed", "asked"
     NAMED, GIVEN, LITERAL = "named", "given", "literal"
     """To a C library; on the command line of a process; in the code."""
     RENAMED = "renamed"
     MODULE, MODULE_NAME = "module", "module name"
 
 
+WAL = "-wal"
+"""Behind the name of a SQLite database: of its log of what was committed."""
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 """Where prepcache lies."""
 OF_PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
@@ -70,6 +68,15 @@ class Fact(NamedTuple):
         return os.path.normpath(os.path.join(self.folder or os.sep, self.path))
 
 
+def info_of(path: str) -> os.stat_result | None:
+    """`os.stat` of a path; None where nothing can be read, or the empty log that readers of SQLite make."""
+    try:
+        info = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return None if not info.st_size and path.endswith(WAL) else info
+
+
 class Notice(NamedTuple):
     """What the user should be told once of a function: a topic, and what to say after the data set's name."""
 
@@ -86,12 +93,10 @@ class Watch:
         facts: in their order, each once, by kind, path and folder.
         failure: why something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
-        programs: those that were started.
         calls: how many items the function was called with.
         older: the threads that ran when it began. They work for others, but for those in `_State.young`.
     """
 
-    observer: Observer
     items: tuple[str, ...] = ()
     facts: dict[tuple[str, str, str | None], Fact] = field(default_factory=dict)
     failure: str = ""
@@ -141,8 +146,6 @@ class _State:
         """Those in progress, in all threads."""
         self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         """Threads that were started while a function was watched."""
-        self.has_database = False
-        """Whether a function that was watched has opened one: it may keep the connection."""
         self.lock = threading.Lock()
 
 
@@ -184,15 +187,7 @@ def note(kind: str, path: str, other: Any = None) -> None:
         fact = watch.facts.get(key)
         if fact is None:
             if new is None:
-                try:
-                    info: os.stat_result | None = os.stat(path)
-                except OSError as error:
-                    if error.errno == errno.ENAMETOOLONG:  # nothing can be there
-                        return
-                    info = None
-                except ValueError:  # no path at all
-                    return
-                new = Fact(kind, path, folder, info, other)
+                new = Fact(kind, path, folder, info_of(path), other)
             fact = watch.facts.setdefault(key, new)
         if kind == Kind.READ and fact.info is not None:
             watch.opened_bytes += fact.info.st_size

@@ -38,7 +38,7 @@ from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
-from prepcache.keys.observation.audit import WAL
+from prepcache.keys.observation.context import info_of
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import RANDOM
 
@@ -63,7 +63,7 @@ class Input(NamedTuple):
         name: what leads other jobs to it; "" until it is told.
         stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
         is_read: it was not only named or asked for.
-        folder: the working directory in which it was used by a relative name.
+        folders: the working directories in which it was used by a relative name; None for an absolute one.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Input(NamedTuple):
     path: str | None = None
     stamp: Stamp | None = None
     is_read: bool = True
-    folder: str | None = None
+    folders: frozenset[str | None] = frozenset()
 
     @property
     def row(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ class Roots:
         return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd)
 
     def names(self, path: str, folder: str | None, is_literal: bool = False) -> list[str]:
-        """How a file counts; see NOTE [ Names of observed files ]. `folder` is as of `Input`."""
+        """How a file counts that was used in a folder; see NOTE [ Names of observed files ]."""
         if is_literal:
             return [path]
         if folder is not None and self.cwd is not None:
@@ -171,19 +171,6 @@ def still_true(
         if now != digest or not runs_as_written(path):
             return name
     return None
-
-
-def info_of(path: str) -> os.stat_result | None:
-    """`os.stat` of a path; None where it is missing, cannot be read, or is an empty log of SQLite."""
-    try:
-        return without_empty_log(path, os.stat(path))
-    except OSError:
-        return None
-
-
-def without_empty_log(path: str, info: os.stat_result | None) -> os.stat_result | None:
-    """What is there, but for the empty log of a database: its readers make one, and remove it."""
-    return None if info is not None and not info.st_size and path.endswith(WAL) else info
 
 
 def stamp_at(info: os.stat_result | None) -> Stamp | None:

@@ -8,11 +8,8 @@ Invariants:
        it had when it was used first, or a module that is not as its file says, gets a digest that nothing
        equals.
     2. What was to be opened, or was asked for, and was not there is an input too.
-    3. An output is what was opened to be written before it was read (unless that kept what was there), what
-       an output was renamed to before it was read, what lies in a folder that the function made, what came
-       where nothing was and its path was handed to a process or to C, and what a process wrote that was given
-       its path, before anything else was. It takes back what other items only named or asked for. What else
-       is another when the item is made has changed: nobody was seen to make it.
+    3. An output (`_is_made`) takes back what other items only named or asked for. What else is another when
+       the item is made has changed: nobody was seen to make it.
 
 NOTE [ What is loaded once ]
     What was read while a function's state was built counts for every data set that uses that state from then
@@ -28,7 +25,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from prepcache.digests import RecipeDigest
@@ -37,26 +35,9 @@ from prepcache.keys.environment import lately, runs_as_written
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.observation import audit, calls, context
-from prepcache.keys.observation.audit import WAL
-from prepcache.keys.observation.context import STATE, Fact, Kind, Notice, Watch, is_file_of_job
-from prepcache.keys.observation.inputs import (
-    ABSENT,
-    CHANGED,
-    FOLDER_STAMP,
-    OUTPUT,
-    Input,
-    Roots,
-    Stamp,
-    digest_now,
-    digest_of_names,
-    files_awaited,
-    files_of_module,
-    info_of,
-    stamp_at,
-    with_imports,
-    without_empty_log,
-)
+from prepcache.keys.observation import audit, calls, context, inputs
+from prepcache.keys.observation.context import WAL, Fact, Kind, Notice, Watch, info_of, is_file_of_job
+from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input, Roots, Stamp, stamp_at
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import in_order
 from prepcache.protocol.places import cache_folder
@@ -76,26 +57,11 @@ _SHARED_MEMORY = "/dev/shm/"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
 
 
-@dataclass(slots=True)
-class _Use:
-    """What one item did with a path: its stamp at first, the folders it was used from, kinds of facts."""
-
-    stamp: Stamp | None
-    folders: dict[str | None, None] = field(default_factory=dict)
-    kinds: set[str] = field(default_factory=set)
-
-    def is_made(self, now: Stamp | None) -> bool:
-        """Whether what is there now was made by a process or by C code, which was handed the path."""
-        is_handed = not self.kinds.isdisjoint((Kind.GIVEN, Kind.NAMED))
-        is_new = self.stamp is None or (Kind.GIVEN in self.kinds and Kind.READ not in self.kinds)
-        return now != self.stamp and is_handed and is_new
-
-
 class Observer:
     """Records what a function reads, over any number of items and threads. What its recipe counts is none.
 
     Locking: none. Entries are appended and items of dicts are set, which is atomic. A log is marked as told
-    after what is in it was.
+    after what is in it was added.
     """
 
     def __init__(
@@ -120,8 +86,8 @@ class Observer:
         self._roots = roots or Roots.of(recipe, root)
         self._stat_cache, self._trust, self._given = stat_cache, trust, given
         self._log: list[Input] = []
-        self._last: dict[str, dict[tuple[str | None, bool], Input]] = {}
-        """The last entry of the log by path; then by working directory, and whether it is of a listing."""
+        self._last: dict[str, Input] = {}
+        """The last entry of the log by path; that of a listing by the folder's path with a separator."""
         self._outputs: dict[str, None] = {}
         self._modules: dict[str, None] = {}
         """Files of modules that were met, with all that they import."""
@@ -130,9 +96,7 @@ class Observer:
         self._places = Places(lately().installed)
         self._ignored = (*_NO_INPUTS, os.path.join(cache_folder(os.environ), ""))
         self._told: dict[int, int] = {}
-        """How much of each log was told as news, by its address."""
-        self._added: dict[int, int] = {}
-        """The same, of what is among `_inputs`."""
+        """How much of each log is among `_inputs`, by its address."""
         self._inputs: dict[str, Input] = {}
         """What this process and others saw, by name."""
         self._all_outputs: dict[str | None, None] = {}
@@ -164,15 +128,9 @@ class Observer:
     def watching(
         self, item_paths: Iterable[str | os.PathLike[str]] = (), function: Any = None
     ) -> Iterator[Watch]:
-        """Watches this thread, and what works for it, while the function works on one item.
-
-        The watch's `failure` says, when it has ended, whether it may have missed anything.
-
-        Args:
-            item_paths: files and folders of the item; they count by the item digest.
-            function: whose code is looked at, beside that of the files that the recipe counts.
-        """
-        watch = Watch(self, tuple(map(_absolute, item_paths)))
+        """Watches this thread, and what works for it, while the function works on one item. Afterwards the
+        watch's `failure` says whether it may have missed anything."""
+        watch = Watch(tuple(map(_absolute, item_paths)))
         audit.install()
         try:
             with calls.heard(self._code, watch, function):
@@ -184,8 +142,6 @@ class Observer:
                 self._unseen.end(watch, before)
         finally:
             _used[self] = None
-            if STATE.has_database and self._code.attaches:
-                watch.failure = watch.failure or "it attaches databases in SQL"
             if watch.facts or watch.programs:
                 self._programs.update(dict.fromkeys(watch.programs))
                 try:
@@ -208,13 +164,17 @@ class Observer:
     def taken(self) -> list[dict[str, str]]:
         """What was observed, as `protocol.observed.in_order` has it. What was named or asked for, and never
         read, is no input once the function made it."""
-        self.add(self._new_inputs(self._added))
+        self.news()
         found = list(self._inputs.items())  # to which threads may add
         return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
-        """What was observed since the last call, for another process to add; and again distributions."""
-        return list(self._new_inputs(self._told))
+        """What this process observed since the last call, for another to add; and again distributions."""
+        new = []
+        for one in self._new_inputs():
+            self.add([one])
+            new.append(one)
+        return new
 
     def _sources(self) -> Iterator[Observer]:
         """Those whose function's state this one uses; see NOTE [ What is loaded once ]."""
@@ -240,8 +200,7 @@ class Observer:
                 yield log
         yield self._log
 
-    def _new_inputs(self, told: dict[int, int]) -> Iterator[Input]:
-        """The inputs that were not told before, by their names; `told` counts those of each log."""
+    def _new_inputs(self) -> Iterator[Input]:
         logs = list(self._logs())
         top_levels = {name for one in (self, *self._sources()) for name in list(one._top_levels)}
         installed, counted = lately(), self._recipe.parts["environment"]["distributions"]
@@ -249,129 +208,122 @@ class Observer:
             if (digest := installed.state(name)) != counted.get(name):
                 yield Input("distribution", digest, name)
         for log in logs:
-            begin = told.get(id(log), 0)
+            begin = self._told.get(id(log), 0)
             new = log[begin:]
             for seen in new:
                 yield from (seen._replace(name=name) for name in self._names_of(seen))
-            told[id(log)] = begin + len(new)
+            self._told[id(log)] = begin + len(new)
 
     def _names_of(self, seen: Input) -> list[str]:
         path = seen.path or ""
         if seen.kind == OUTPUT:
             return [path]
         is_literal = any(path.startswith(literal) for literal in self._recipe.literal_paths)
-        names = self._roots.names(path, seen.folder, is_literal)
+        names = [name for one in seen.folders for name in self._roots.names(path, one, is_literal)]
         is_asked = seen.stamp == FOLDER_STAMP  # by another name than its list
         return [os.path.join(name, "") for name in names] if is_asked else names
 
     # -- from facts to the log
 
     def _take(self, watch: Watch) -> None:
-        """Takes in what a watch has seen, when its item is made."""
+        """Takes in what a watch has seen, when its item is made: outputs first."""
         facts = list(watch.facts.values())
-        uses: dict[str, _Use] = {}
+        used: dict[str, list[Fact]] = {}
         for fact in facts:
-            if self._outputs or not self._is_known(fact):
-                self._take_fact(fact, watch, uses)
-        for path, use in uses.items():
-            self._settle(path, use)
+            if fact.kind == Kind.MODULE:
+                self._take_module(fact.full)
+            elif fact.kind == Kind.MODULE_NAME:
+                for path in inputs.files_of_module(fact.path):
+                    self._take_module(path)
+                for path in inputs.files_awaited(fact.path):
+                    used.setdefault(path, []).append(Fact(Kind.READ, path, None, info_of(path)))
+            elif fact.kind != Kind.LISTED:
+                used.setdefault(fact.full, []).append(fact)
+        now = {path: stamp_at(info_of(path)) for path in used}
+        new = {path: own for path, own in used.items() if not self._is_known(path, own, now[path])}
+        for path, own in new.items():
+            if self._is_made(own, now[path], used):
+                self._take_back(path, own)
+                self._outputs[path] = None
+        for path, own in new.items():
+            if not (self._is_output(path) or watch.owns(path)) and self._is_input(path, own[0].info):
+                self._settle(path, own, now[path])
+        for fact in facts:
+            if fact.kind == Kind.LISTED and not watch.owns(fact.full):
+                self._take_listing(fact.full, fact)
         modules = {fact.full for fact in facts if fact.kind == Kind.MODULE and is_file_of_job(fact.full)}
         if modules:
-            paths = {fact.full for fact in facts if not watch.owns(fact.full)}
-            read = [one for one in self._log if one.path in paths and one.kind != "module"]
+            read = [one for one in self._log if one.path in used and one.kind != "module"]
             if (modules, read) not in _loads:
                 _loads.append((modules, read))
 
-    def _is_known(self, fact: Fact) -> bool:
-        """Whether a file was read that is, and was then, as an earlier item had read it."""
-        last = self._last.get(fact.path, {}).get((fact.folder, False))
-        if last is None or not last.is_read or fact.kind != Kind.READ or fact.info is None:
+    def _is_known(self, path: str, facts: list[Fact], now: Stamp | None) -> bool:
+        """Whether a file was only read, and is and was then as the last entry of it says."""
+        last, (fact, *more) = self._last.get(path), facts
+        if last is None or not last.is_read or more or fact.kind != Kind.READ:
             return False
-        return last.stamp == stamp_at(fact.info) == stamp_at(info_of(fact.path))
+        return fact.folder in last.folders and last.stamp == stamp_at(fact.info) == now
 
-    def _take_fact(self, fact: Fact, watch: Watch, uses: dict[str, _Use]) -> None:
-        if fact.kind == Kind.MODULE_NAME:
-            for path in files_of_module(fact.path):
-                self._take_module(path)
-            for path in files_awaited(fact.path):
-                self._take_file(path, info_of(path))
-            return
-        full, is_made = fact.full, fact.kind == Kind.WRITTEN or fact.info is None
-        use = uses.get(full)
-        was_read = use is not None and Kind.READ in use.kinds and use.stamp is not None
-        if fact.kind == Kind.MODULE:
-            self._take_module(full)
-        elif fact.kind == Kind.LISTED:
-            self._take_listing(full, fact, watch)
-        elif fact.kind in (Kind.WRITTEN, Kind.KEPT, Kind.RENAMED) and was_read:
-            pass  # it stays an input, which has changed
-        elif fact.kind in (Kind.WRITTEN, Kind.KEPT):
-            # A file that is read and kept was locked, or not made because it was there.
-            if is_made or (Kind.READ, *fact[1:3]) not in watch.facts:
-                self._put_out(full, uses, is_made=is_made)
-        elif fact.kind == Kind.RENAMED:
-            uses.pop(full, None)
-            former = uses.get(fact.other)
-            if self._is_output(fact.other) or (former is not None and former.stamp is None):
-                self._put_out(full, uses)
-        elif not self._is_output(full) and not watch.owns(full) and self._is_input(full, fact.info):
-            self._take_use(full, fact, uses)
-
-    def _take_use(self, full: str, fact: Fact, uses: dict[str, _Use]) -> None:
-        now = stamp_at(without_empty_log(full, fact.info))
-        use = uses.setdefault(full, _Use(now))
-        if use.is_made(now):
-            self._put_out(full, uses)
-            return
-        if now != use.stamp:
-            use.kinds.add(Kind.READ)  # who changed it was not seen: it stays an input, which has changed
-        if fact.kind == Kind.GIVEN and Kind.NAMED in use.kinds:
-            use.kinds.add(Kind.READ)  # C code may have read what a process writes now
-        use.folders[fact.folder] = None
-        use.kinds.add(fact.kind)
-
-    def _settle(self, path: str, use: _Use) -> None:
-        """Notes a path that an item used as an input, or as an output, when the item is made."""
-        now = stamp_at(info_of(path))
-        if use.is_made(now):
-            self._put_out(path, {path: use})
-            return
-        is_named = use.kinds.isdisjoint((Kind.ASKED, Kind.READ)) and now in (None, FOLDER_STAMP)
-        if is_named or use.kinds == {Kind.TOUCHED}:
-            return  # it was only named, and no file is there; or it is a mark
-        is_module, is_read = path.endswith(_MODULE_SUFFIXES), Kind.READ in use.kinds
-        kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
-        digest = ""
-        for folder in use.folders:
-            last = self._last.get(path, {}).get((folder, False))
-            is_known = last is not None and (last.digest == CHANGED or last.stamp == use.stamp == now)
-            if is_known and last is not None and last.is_read >= is_read:
+    def _is_made(self, facts: list[Fact], now: Stamp | None, used: dict[str, list[Fact]]) -> bool:
+        """Whether the function made what an item left under a path: it opened it to be written (not only to
+        add to it), renamed an output to it, or handed the path to C or to a process that made it, and had not
+        read what was there."""
+        first, kinds = stamp_at(facts[0].info), {fact.kind for fact in facts}
+        is_read = False
+        for fact in facts:
+            if fact.kind == Kind.READ:
+                is_read |= first is not None and stamp_at(fact.info) == first
+            elif is_read:
                 continue
-            if not digest:
-                digest, stamp = digest_now(path, self._stat_cache, self._trust)
-                if stamp != use.stamp or not runs_as_written(path):
-                    digest = CHANGED
-            entry = Input(kind, digest, "", path, use.stamp, is_read, folder)
-            if last is not None:
-                digest_then = digest if last.digest == digest else CHANGED
-                entry = entry._replace(digest=digest_then, is_read=is_read or last.is_read)
-            self._note(entry)
+            elif fact.kind == Kind.WRITTEN or (fact.kind == Kind.KEPT and fact.info is None):
+                return True
+            elif fact.kind == Kind.RENAMED:
+                former = used.get(fact.other)
+                if self._is_output(fact.other) or (former is not None and former[0].info is None):
+                    return True
+        has_changed = any(stamp != first for stamp in (now, *(stamp_at(fact.info) for fact in facts)))
+        is_new = first is None and not kinds.isdisjoint((Kind.NAMED, Kind.GIVEN))
+        before = takewhile(lambda kind: kind != Kind.GIVEN, [fact.kind for fact in facts])
+        # C code that got the path first may have read what a process writes now.
+        is_given = Kind.GIVEN in kinds and not is_read and Kind.NAMED not in before
+        return has_changed and (is_new or is_given)
 
-    def _note(self, entry: Input, *, is_listing: bool = False) -> None:
-        """Adds an entry to the log, unless it says what the last one of that path said."""
-        entries, at = self._last.setdefault(entry.path or "", {}), (entry.folder, is_listing)
-        last, entries[at] = entries.get(at), entry
+    def _settle(self, path: str, facts: list[Fact], now: Stamp | None) -> None:
+        """Notes a path that an item used, and that its function did not make, when the item is made."""
+        kinds = {fact.kind for fact in facts}
+        if Kind.KEPT in kinds and Kind.READ not in kinds:  # one that is read was locked, or not made
+            self._take_back(path, facts)
+            return
+        if Kind.RENAMED in kinds:
+            at = max(at for at, fact in enumerate(facts) if fact.kind == Kind.RENAMED)
+            if not any(fact.kind == Kind.READ and fact.info is not None for fact in facts[:at]):
+                facts = facts[at + 1 :]
+        if not facts or (kinds <= {Kind.LITERAL, Kind.NAMED, Kind.GIVEN} and now in (None, FOLDER_STAMP)):
+            return  # it was only named, and no file is there
+        first, last = stamp_at(facts[0].info), self._last.get(path)
+        is_read, folders = Kind.READ in kinds, frozenset(fact.folder for fact in facts)
+        if last is not None:
+            is_read, folders = is_read or last.is_read, folders | last.folders
+        if last is not None and (last.digest == CHANGED or last.stamp == first == now):
+            digest = last.digest
+        else:
+            digest, stamp = inputs.digest_now(path, self._stat_cache, self._trust)
+            if stamp != first or not runs_as_written(path) or (last is not None and last.digest != digest):
+                digest = CHANGED
+        kind = "module" if path.endswith(_MODULE_SUFFIXES) else "file"
+        kind = "folder" if first == FOLDER_STAMP else kind
+        self._note(path, Input(kind, digest, "", path, first, is_read, folders))
+
+    def _note(self, place: str, entry: Input) -> None:
+        """Adds an entry to the log, unless it says what the last one of that place said."""
+        last, self._last[place] = self._last.get(place), entry
         if last is None or last._replace(stamp=entry.stamp) != entry:
             self._log.append(entry)
 
-    def _put_out(self, path: str, uses: dict[str, _Use], *, is_made: bool = True) -> None:
-        """Notes an output; it may be an input of another item by its name alone, and by what is in it unless
-        the function made that (`is_made`)."""
-        use = uses.pop(path, None)
-        if use is not None or path in self._last:
+    def _take_back(self, path: str, facts: list[Fact]) -> None:
+        """Notes an output, which other items may have named or asked for."""
+        if len(facts) > 1 or path in self._last:
             self._log.append(Input(OUTPUT, "", path=path))
-        if is_made:
-            self._outputs[path] = None
 
     def _is_output(self, path: str) -> bool:
         """Whether the function made a file, or a folder that it lies in."""
@@ -383,11 +335,6 @@ class Observer:
             path = above
         return bool(self._outputs)
 
-    def _take_file(self, path: str, info: os.stat_result | None) -> None:
-        """Notes a file that was read by its absolute name."""
-        if self._is_input(path, info):
-            self._settle(path, _Use(stamp_at(info), {None: None}, {Kind.READ}))
-
     def _take_module(self, path: str) -> None:
         """A module that was loaded, or asked for by its name: it counts with all that it imports."""
         if path in self._modules:
@@ -396,19 +343,23 @@ class Observer:
         if self._places.of(path) is Place.SITE:
             self._count_distribution(path)
             return
-        files, top_levels = with_imports(path, self._places)
+        files, top_levels = inputs.with_imports(path, self._places)
         for one in files:
             self._modules[one] = None
-            if (info := info_of(one)) is not None:
-                self._take_file(one, info)
+            info = info_of(one)
+            if info is not None and self._is_input(one, info):
+                self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
         self._top_levels.update(dict.fromkeys(top_levels))
 
-    def _take_listing(self, full: str, fact: Fact, watch: Watch) -> None:
-        if self._is_output(full) or self._is_ignored(full) or watch.owns(full):
+    def _take_listing(self, full: str, fact: Fact) -> None:
+        if self._is_output(full) or self._is_ignored(full):
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT:
-            digest = ABSENT if fact.other is None else digest_of_names(fact.other)
-            self._note(Input("folder", digest, path=full, folder=fact.folder), is_listing=True)
+            digest = inputs.ABSENT if fact.other is None else inputs.digest_of_names(fact.other)
+            place = os.path.join(full, "")
+            last = self._last.get(place)
+            folders = frozenset({fact.folder}).union(() if last is None else last.folders)
+            self._note(place, Input("folder", digest, path=full, folders=folders))
 
     def _is_ignored(self, path: str) -> bool:
         """Whether a path leads to what says nothing: of the system, or what Python keeps of a source."""
@@ -452,8 +403,7 @@ _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 
 
 def _of_this_process(recipe: Recipe, roots: Roots, trust: Trust, given: list[Input]) -> Observer:
-    """The observer that stands here for a pickled one: what was seen once (a vocabulary that is loaded at
-    the first call) counts for all that this process makes by that recipe."""
+    """The observer that stands here for a pickled one: what was seen once counts for the whole process."""
     at = recipe.digest, roots
     if at not in _arrived:
         made = Observer(recipe, stat_cache=user_stat_cache(), trust=trust, roots=roots, given=given)
