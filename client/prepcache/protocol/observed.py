@@ -1,33 +1,33 @@
 """Observed inputs in chunks, which the artifacts of a recipe share.
 
-An artifact names all that was read until it was written. Chunk by chunk, each is kept, told and checked once.
-
-Invariants:
-    1. A list's chunks, joined, are the list. They depend on its inputs and their order, and on nothing else.
-    2. An added input changes the chunk that it comes into and at most those up to the next border: borders
-       are where a name says so.
+An artifact names all that was read until it was written, in a list that grows at its end. So each chunk
+is kept, sent and checked once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from blake3 import blake3
 
-FEW = 128
-"""Inputs that make one chunk in any case, and the mean of others."""
-MAX_INPUTS = 8 * FEW
-"""Of one chunk."""
+CHUNK_INPUTS = 128
+"""Inputs of one chunk."""
+RANDOM = "random"
+"""The kind of a row that names a generator which the function drew from; it is no input."""
+_DRAW = "draws:"
 
 Row = Mapping[str, Any]
 """An observed input: its kind, name and digest."""
 
 
-RANDOM = "random"
-"""The kind of a row that names a generator which the function drew from; it is no input."""
+class Chunk(NamedTuple):
+    """Some inputs; `name` is the digest of them as text."""
+
+    name: str
+    rows: tuple[Row, ...]
 
 
 def draws_in(rows: Iterable[Row]) -> set[str]:
@@ -44,23 +44,14 @@ def draws_text(drawn: Iterable[str]) -> str:
     return f"preprocessed with random draws ({names}), the same in every epoch; move them to transform="
 
 
-_DRAW = "draws:"
-
-
-class Chunk(NamedTuple):
-    """Some inputs; `name` is the digest of them as text."""
-
-    name: str
-    rows: tuple[Row, ...]
-
-
 def in_order(rows: Mapping[str, Row]) -> list[Any]:
-    """Inputs in the order in which they were seen, so that the list grows at its end; few are sorted."""
-    return [rows[name] for name in sorted(rows)] if len(rows) <= FEW else list(rows.values())
+    """Inputs in the order in which they were seen; those of a single chunk are sorted."""
+    return [rows[name] for name in sorted(rows)] if len(rows) <= CHUNK_INPUTS else list(rows.values())
 
 
-def chunks_of(rows: Collection[Row]) -> list[Chunk]:
-    return [_chunk(some) for some in _cut(rows)]
+def chunks_of(rows: Iterable[Row]) -> list[Chunk]:
+    left = iter(rows)
+    return [_chunk(some) for some in iter(lambda: tuple(islice(left, CHUNK_INPUTS)), ())]
 
 
 def text_of(rows: Collection[Row]) -> str:
@@ -68,18 +59,5 @@ def text_of(rows: Collection[Row]) -> str:
     return json.dumps(list(rows), sort_keys=True)
 
 
-def _cut(rows: Collection[Row]) -> Iterator[list[Row]]:
-    is_one = len(rows) <= FEW
-    some: list[Row] = []
-    for row in rows:
-        some.append(row)
-        name = str(row.get("name")).encode("utf-8", "surrogatepass")
-        if not is_one and (crc32(name) % FEW == 0 or len(some) == MAX_INPUTS):
-            yield some
-            some = []
-    if some:
-        yield some
-
-
-def _chunk(rows: list[Row]) -> Chunk:
-    return Chunk(blake3(text_of(rows).encode()).hexdigest(), tuple(rows))
+def _chunk(rows: tuple[Row, ...]) -> Chunk:
+    return Chunk(blake3(text_of(rows).encode()).hexdigest(), rows)

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.protocol.observed import FEW
+from prepcache.protocol.observed import CHUNK_INPUTS
 from prepcached.store import commit
 from prepcached.store.db import observed
 from prepcached.store.records import Filter
@@ -53,8 +53,8 @@ def test_a_partial_look_up_tells_all_inputs_that_it_names(store):
 
 
 def test_chunks_go_with_their_recipe(store, clock):
-    key = put(store, 1, observed=masks(FEW)).artifacts[0].key
-    put(store, 2, observed=masks(FEW), recipe=OTHER_RECIPE)
+    key = put(store, 1, observed=masks(CHUNK_INPUTS)).artifacts[0].key
+    put(store, 2, observed=masks(CHUNK_INPUTS), recipe=OTHER_RECIPE)
     before = kept_bytes(store)
     store.purge(Filter(keys=[key]))
     clock.now += IDLE_S + 86_400
