@@ -14,7 +14,6 @@ from prepcache.dataset import CachedDataset
 
 LOOK_S = 0.5
 """How often the daemon is asked what is cached by now."""
-_KEYS = ("seed", "epoch", "replicas", "rank", "samples", "given")
 
 
 class CachedFirstSampler(Sampler[int]):
@@ -118,18 +117,12 @@ class CachedFirstSampler(Sampler[int]):
         Raises:
             TypeError, ValueError: the state is not from a sampler like this one.
         """
-        if not isinstance(state, Mapping) or set(state) != set(_KEYS) or not _is_sound(**state):
-            raise TypeError(f"not a CachedFirstSampler's state: {state!r:.100}")
-        here = {"replicas": self._replicas, "rank": self._rank, "samples": len(self._ds)}
-        for name, value in here.items():
-            if state[name] != value:
-                raise ValueError(f"the state has {name}={state[name]}, but this sampler has {value}")
-        self._seed, self._epoch = state["seed"], state["epoch"]
-        self._given = list(state["given"])
-        self._is_resumed = True
-
-
-def _is_sound(*, seed: Any, epoch: Any, given: Any, samples: Any, **_: Any) -> bool:
-    if type(given) is not list or {int} < {int, *map(type, (seed, epoch, samples, *given))}:
-        return False
-    return all(0 <= position < samples for position in given)
+        here = self.state_dict()
+        try:
+            seed, epoch, *given = map(operator.index, (state["seed"], state["epoch"], *state["given"]))
+            wrong = [name for name in ("replicas", "rank", "samples") if state[name] != here[name]]
+        except (TypeError, KeyError):
+            raise TypeError(f"not a CachedFirstSampler's state: {state!r:.100}") from None
+        for name in wrong:
+            raise ValueError(f"the state has {name}={state[name]}, but this sampler has {here[name]}")
+        self._seed, self._epoch, self._given, self._is_resumed = seed, epoch, given, True

@@ -9,20 +9,14 @@ Invariants:
 from __future__ import annotations
 
 import enum
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing import parent_process
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
-
-_VARIABLES = ("PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_TOKEN_FILE", "PREPCACHE_DIR")
-_said: set[str] = set()
-log = logging.getLogger("prepcache")
 
 
 class Mode(enum.Enum):
@@ -94,29 +88,14 @@ class Settings:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads the `PREPCACHE*` variables; an empty one counts as not set. Raises ConfigError."""
-        _say_unknown(os.environ if environ is None else environ)
         given = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
         said = given.get("PREPCACHE", "on").strip().lower()
         modes = {mode.value: mode for mode in Mode}
         if said not in modes:
             raise ConfigError(f"PREPCACHE must be one of {', '.join(modes)}, not {said!r}", value=said)
         url, folder = given.get("PREPCACHE_URL"), given.get("PREPCACHE_DIR")
-        return cls(
-            mode=modes[said],
-            address=None if url is None else Address.parse(url),
-            token=_token(given),
-            folder=None if folder is None else Path(folder),
-        )
-
-
-def _say_unknown(environ: Mapping[str, str]) -> None:
-    """Says once which variables are none of the client's: one that is misspelt would do nothing."""
-    names = {name for name in environ if name.startswith("PREPCACHE_")} - {*_VARIABLES} - _said
-    _said.update(names)
-    if names and is_first_rank() and parent_process() is None:
-        known = f"known are PREPCACHE, {', '.join(_VARIABLES)}; those of the daemon are PREPCACHED_*"
-        told = ", ".join(sorted(names))
-        log.warning("prepcache: variables that are not known and do nothing: %s; %s", told, known)
+        address = None if url is None else Address.parse(url)
+        return cls(modes[said], address, _token(given), None if folder is None else Path(folder))
 
 
 def is_first_rank() -> bool:

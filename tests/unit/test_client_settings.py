@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from prepcache import settings
 from prepcache.daemon import launcher
 from prepcache.errors import ConfigError
 from prepcache.keys.files.stat_cache import default_folder
@@ -64,15 +63,6 @@ def test_another_url_is_refused_with_the_two_forms(url):
 def test_a_token_that_no_header_can_carry_is_refused(token):
     with pytest.raises(ConfigError, match="PREPCACHE_TOKEN"):
         Settings.from_environ({"PREPCACHE_TOKEN": token})
-
-
-def test_misspelt_variables_are_named_once(monkeypatch, caplog):
-    monkeypatch.setattr(settings, "_said", set())
-    names = {"PREPCACHE_ROOT": "/r", "PREPCACHE_TOKNE": "t", "PREPCACHED_ROOT": "/r"}
-    for _ in range(2):
-        Settings.from_environ(names | {"PREPCACHE_DIR": "/d"})
-    told = "not known and do nothing: PREPCACHE_ROOT, PREPCACHE_TOKNE; known are PREPCACHE, PREPCACHE_URL, "
-    assert len(caplog.messages) == 1 and told in caplog.messages[0]
 
 
 def test_the_token_may_be_in_a_file(tmp_path):

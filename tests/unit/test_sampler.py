@@ -92,16 +92,8 @@ def test_what_cannot_be_sampled_is_refused_by_name(ds):
         CachedFirstSampler(ds, num_replicas=2, rank=2)
     sampler = CachedFirstSampler(ds)
     state = sampler.state_dict()
-    wrong_given: list[Any] = [None, ["a"], [COUNT], [-1], [True]]
-    wrong_states = [{**state, "given": given} for given in wrong_given]
-    for wrong in (
-        None,
-        {},
-        {**state, "more": 1},
-        {**state, "seed": None},
-        {**state, "epoch": "1"},
-        *wrong_states,
-    ):
+    wrong_states: list[Any] = [{**state, "given": given} for given in (None, ["a"])]
+    for wrong in (None, {}, {**state, "seed": None}, {**state, "epoch": "1"}, *wrong_states):
         with pytest.raises(TypeError, match="not a CachedFirstSampler's state"):
             sampler.load_state_dict(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="has samples=7, but this sampler has 50"):
