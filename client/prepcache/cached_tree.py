@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from prepcache.dataset import CachedDataset
 from prepcache.dataset_options import Options, refuse_unknown
 from prepcache.keys.recipes import check_config
 
 _NO_DATA: Any = object()
-
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -24,10 +23,6 @@ class _Whole(CachedDataset[Any]):
     """A data set of one item, which is prepared for `prepcache fill` and `prepcache plan` too."""
 
     _follows_mode = False
-
-
-class _Decorator(Protocol):
-    def __call__(self, fn: Callable[P, T], /) -> Callable[P, T]: ...
 
 
 @overload
@@ -45,7 +40,7 @@ def cached(
 @overload
 def cached(
     fn: None = None, *, config: Mapping[str, Any] | None = None, **options: Unpack[Options]
-) -> _Decorator: ...
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
 
 def cached(
@@ -73,8 +68,6 @@ def cached(
     """
     refuse_unknown("cached", options)
     if fn is None:
-        if data is not _NO_DATA:
-            raise TypeError("cached() got data but no function")
         return functools.partial(_decorated, config=config, options=options)
     if data is _NO_DATA:
         return _decorated(fn, config=config, options=options)

@@ -16,15 +16,15 @@ Invariants:
 from __future__ import annotations
 
 import operator
-import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from prepcache.batching.collation import as_asked, receives
 from prepcache.batching.gather import Batch
 from prepcache.dataset_options import (
     DatasetOptions,
+    OpeningMode,
     Options,
     check_keywords,
     opening_mode,
@@ -37,7 +37,6 @@ from prepcache.keys import recipes
 from prepcache.keys.code.labels import class_module_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
-from prepcache.protocol.units import shortened
 from prepcache.samples import Preprocessing, Samples
 from prepcache.wrapped import MapStyle, Wrapped, wrapped
 
@@ -52,6 +51,8 @@ S = TypeVar("S")
 """What a function returns."""
 T_co = TypeVar("T_co", covariant=True)
 """What a sample of a data set is."""
+Items: TypeAlias = Iterable[Any] | Callable[[], Iterable[Any]]
+"""A function of a stream only."""
 
 if not TYPE_CHECKING:
     try:
@@ -73,7 +74,81 @@ _NOT_OPEN = (
 )
 
 
-class CachedDataset(Dataset[T_co]):
+class Opened(Generic[T_co]):
+    """What data sets and streams have in common: how they are opened."""
+
+    @overload
+    def __init__(
+        self,
+        items: Items,
+        preprocess: Callable[..., T_co],
+        config: Mapping[str, Any] | None = None,
+        transform: None = None,
+        *,
+        expand: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        items: Items,
+        preprocess: Callable[..., Iterable[T_co]],
+        config: Mapping[str, Any] | None = None,
+        transform: None = None,
+        *,
+        expand: Literal[True],
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        items: Items,
+        preprocess: Callable[..., Any] | Recipe,
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[Any], T_co] | None = None,
+        *,
+        expand: bool = False,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        items: Items,
+        preprocess: Callable[..., Any] | Recipe,
+        config: Mapping[str, Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        *,
+        expand: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        refuse_unknown(type(self).__name__, options)
+        self.transform = transform
+        given = DatasetOptions(preprocess, config=config, transform=transform, expand=expand, **options)
+        self._begin(items, given).artifacts.look_from(0)
+        self._go_on(given)
+
+    def _begin(self, items: Any, given: DatasetOptions) -> Preprocessing:
+        """Takes the items, and makes what the daemon is asked by."""
+        raise NotImplementedError
+
+    def _go_on(self, given: DatasetOptions) -> None:
+        """Goes on once the daemon has been asked."""
+        raise NotImplementedError
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the samples are made; `prepcache.recipe`."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The recipe's name."""
+        return self.recipe.name
+
+
+class CachedDataset(Opened[T_co], Dataset[T_co]):
     """A map-style data set whose samples are cached by the daemon.
 
     Args:
@@ -108,58 +183,9 @@ class CachedDataset(Dataset[T_co]):
     _follows_mode = True
     """Whether `prepcache fill` and `prepcache plan` may open a part of it, or leave it unprepared."""
 
-    @overload
-    def __init__(
-        self: CachedDataset[S],
-        items: Iterable[Any],
-        preprocess: Callable[..., S],
-        config: Mapping[str, Any] | None = None,
-        transform: None = None,
-        *,
-        expand: Literal[False] = False,
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: CachedDataset[S],
-        items: Iterable[Any],
-        preprocess: Callable[..., Iterable[S]],
-        config: Mapping[str, Any] | None = None,
-        transform: None = None,
-        *,
-        expand: Literal[True],
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        items: Iterable[Any],
-        preprocess: Callable[..., Any] | Recipe,
-        config: Mapping[str, Any] | None = None,
-        transform: Callable[[Any], T_co] | None = None,
-        *,
-        expand: bool = False,
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    def __init__(
-        self,
-        items: Iterable[Any],
-        preprocess: Callable[..., Any] | Recipe,
-        config: Mapping[str, Any] | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        *,
-        expand: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
-        refuse_unknown("CachedDataset", options)
-        given = DatasetOptions(preprocess, config, transform, expand, **options)
+    def _begin(self, items: Any, given: DatasetOptions) -> Preprocessing:
         self.items = sequence_of(items)
-        self.transform = transform
-        mode = opening_mode() if self._follows_mode else None
-        if mode is not None:
+        if (mode := self._mode()) is not None:
             mode.opened.append(self)
         recipe = open_recipe(given)
         hasher = ItemHasher(given.root, given.how["read"], given.how["trust"], user_stat_cache())
@@ -167,10 +193,14 @@ class CachedDataset(Dataset[T_co]):
         distinct = Distinct(stamps.digests)
         by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
-        samples = Samples(by, self.items, distinct, stamps, catalogue)
-        samples.originals.read_again(hasher)
-        by.artifacts.look_from(0)
-        if len(catalogue.missing):
+        self._samples = Samples(by, self.items, distinct, stamps, catalogue)
+        self._samples.originals.read_again(hasher)
+        return by
+
+    def _go_on(self, given: DatasetOptions) -> None:
+        samples, mode = self._samples, self._mode()
+        by = samples.by
+        if len(samples.catalogue.missing):
             samples.making.take_waiting()
         samples.note_hits()
         samples.say_opening(given.root)
@@ -178,15 +208,17 @@ class CachedDataset(Dataset[T_co]):
             by.say_of_it(note)
         if given.verify_fraction:
             samples.making.verify(given.verify_fraction)
-        self._samples = samples
         if mode is not None and mode.prepares:
-            samples.prepare(mode.part_of(len(stamps.digests)))
+            samples.prepare(mode.part_of(samples.count))
         elif mode is None and not by.is_lazy:
             samples.prepare()
         elif mode is None:
             samples.follow()
         samples.originals.end_opening()
-        receives(self._samples)
+        receives(samples)
+
+    def _mode(self) -> OpeningMode | None:
+        return opening_mode() if self._follows_mode else None
 
     @classmethod
     def wrap(
@@ -214,8 +246,6 @@ class CachedDataset(Dataset[T_co]):
         """
         if options.get("read", "path") != "path":
             raise ValueError("wrap() takes no read=: the dataset reads its files itself")
-        if "config" in options:
-            raise TypeError("wrap() takes no config=: the dataset's own attributes count")
         refuse_unknown("CachedDataset.wrap", options)
         items, function = wrapped(dataset, key)
         kind = type(dataset)
@@ -228,11 +258,6 @@ class CachedDataset(Dataset[T_co]):
         place = {name: place for place, base in reversed([*enumerate(cls.__mro__)]) for name in vars(base)}
         if place["__getitem__"] < place["__getitems__"]:
             cls.__getitems__ = _one_by_one  # type: ignore[method-assign]
-
-    @property
-    def name(self) -> str:
-        """The recipe's name."""
-        return self.recipe.name
 
     @property
     def recipe(self) -> Recipe:
@@ -270,13 +295,7 @@ class CachedDataset(Dataset[T_co]):
         return len(self._samples)
 
     def __getitem__(self, index: int) -> T_co:
-        try:
-            at = operator.index(index)
-        except TypeError:
-            raise TypeError(
-                f"a data set is indexed by one position, not by {shortened(reprlib.repr(index), 40)}: "
-                "for several samples use a DataLoader or a torch.utils.data.Subset"
-            ) from None
+        at = operator.index(index)
         samples = self._samples
         count = len(samples) if samples.is_expanded else samples.count
         if not -count <= at < count:

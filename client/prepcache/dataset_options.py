@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from numbers import Real
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
 from prepcache.daemon.client import Client
 from prepcache.errors import UnkeyableError
@@ -56,6 +56,9 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "environment": (Iterable | None, "a list of names"),
     "root": (str | os.PathLike | None, "the path of a folder"),
     "verify_fraction": (Real, "a number between 0 and 1"),
+    "lazy": (bool, "True or False"),
+    "expand": (bool, "True or False"),
+    "num_workers": (SupportsIndex, "a number of workers, or 0 for this process"),
     "executor": (Executor | None, "a concurrent.futures.Executor"),
     "client": (Client | None, "a prepcache.Client"),
 }
@@ -65,7 +68,6 @@ _OF_A_RECIPE = inspect.signature(recipes.recipe).parameters
 _CLAIMS = ("__signature__", "__text_signature__")
 
 
-@dataclass
 class DatasetOptions:
     """What a data set is opened with, checked.
 
@@ -76,44 +78,25 @@ class DatasetOptions:
 
     Raises:
         ValueError, TypeError: an option is invalid, or excludes another one; the message says what to do.
-        UnkeyableError: what a given recipe counts has changed since it was made.
     """
 
-    preprocess: Callable[..., Any] | recipes.Recipe
-    config: Mapping[str, Any] | None = None
-    transform: Callable[[Any], Any] | None = None
-    expand: bool = False
-    name: str | None = None
-    code: recipes.Code = "script"
-    version: str | int | None = None
-    untracked: Sequence[str] = ()
-    environment: Sequence[str] | None = None
-    read: Read = "path"
-    root: str | os.PathLike[str] | None = None
-    trust: Trust = "stat"
-    lazy: bool = False
-    verify_fraction: float = 0.0
-    num_workers: int = 0
-    executor: Executor | None = None
-    progress: bool | None = None
-    client: Client | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, preprocess: Callable[..., Any] | recipes.Recipe, **given: Any) -> None:
         for name, (kind, told) in _KINDS.items():
-            if not isinstance(value := getattr(self, name), kind):
-                raise TypeError(f"{name} must be {told}, not {type(value).__name__}")
-        self.function, self.how = self._taken()
-        self.asks = self.client or Client()
-        executor, workers = self.executor, self.num_workers
+            if name in given and not isinstance(given[name], kind):
+                raise TypeError(f"{name} must be {told}, not {type(given[name]).__name__}")
+        self.function, self.how = _function_of(preprocess, given)
+        self.asks: Client = given.get("client") or Client()
+        self.root: str | os.PathLike[str] | None = given.get("root")
+        self.lazy: bool = given.get("lazy", False)
+        self.verify_fraction: float = given.get("verify_fraction", 0.0)
+        self.num_workers: int = given.get("num_workers", 0)
+        self.executor: Executor | None = given.get("executor")
+        self.progress: bool | None = given.get("progress")
         if not 0.0 <= self.verify_fraction <= 1.0:
             raise ValueError(f"verify_fraction must be between 0 and 1, not {self.verify_fraction}")
-        for name, flag in (("lazy", self.lazy), ("expand", self.how["expand"])):
-            if flag not in (True, False):
-                raise TypeError(f"{name} must be True or False, not {flag!r}")
-        if not (is_number := hasattr(workers, "__index__")) or workers < 0:
-            text = f"num_workers must be 0 (this process) or a number of workers, not {workers!r}"
-            raise ValueError(text) if is_number else TypeError(text)
-        if workers and executor is not None:
+        if self.num_workers < 0:
+            raise ValueError(f"num_workers must be 0 or a number of workers, not {self.num_workers}")
+        if self.num_workers and self.executor is not None:
             raise ValueError("num_workers= and executor= exclude each other: give one of them")
         if self.lazy and self.how["expand"]:
             raise ValueError(
@@ -121,27 +104,20 @@ class DatasetOptions:
                 "preprocessed"
             )
 
-    def _taken(self) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """The function and the options of its recipe."""
-        made = self.preprocess
-        how = {name: getattr(self, name) for name in _OF_A_RECIPE if name != "preprocess"}
-        if not isinstance(made, recipes.Recipe):
-            return made, how
-        given = [name for name, value in how.items() if value != _OF_A_RECIPE[name].default]
-        if given:
-            raise TypeError(f"the recipe already has {', '.join(given)}: pass it to prepcache.recipe() only")
-        if made.preprocess is None:
-            raise TypeError(
-                f"{made!r} came from another process without its function: create it in this process"
-            )
-        asked = {name: value for name, value in made.asked.items() if name in how}
-        now = recipes.recipe(made.preprocess, **asked)
-        if now.digest != made.digest and not made.classes:
-            raise UnkeyableError(
-                f"{made.name}: its code, config or environment changed since the recipe was created: "
-                "call prepcache.recipe() again"
-            )
-        return made.preprocess, asked
+
+def _function_of(
+    made: Callable[..., Any] | recipes.Recipe, given: Mapping[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function, and the options of its recipe."""
+    defaults = {name: one.default for name, one in _OF_A_RECIPE.items() if name != "preprocess"}
+    how = {name: given.get(name, default) for name, default in defaults.items()}
+    if not isinstance(made, recipes.Recipe):
+        return made, how
+    if told := [name for name, value in how.items() if value != defaults[name]]:
+        raise TypeError(f"the recipe already has {', '.join(told)}: pass it to prepcache.recipe() only")
+    if made.preprocess is None:
+        raise TypeError(f"{made!r} came from another process without its function: create it in this process")
+    return made.preprocess, {name: value for name, value in made.asked.items() if name in how}
 
 
 def refuse_unknown(opened: str, options: Mapping[str, Any]) -> None:

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from prepcache.dataset import IterableDataset, T_co, open_recipe
-from prepcache.dataset_options import DatasetOptions, Options, refuse_unknown
+from prepcache.dataset import IterableDataset, Opened, T_co, open_recipe
+from prepcache.dataset_options import DatasetOptions
 from prepcache.errors import UnkeyableError
 from prepcache.fill.recipe_guard import line
 from prepcache.index.item_index import Catalogue, Distinct
@@ -38,9 +38,6 @@ from prepcache.streaming import Ranks, Reading, Source, Split, ranks_here, split
 if TYPE_CHECKING:
     from prepcache.keys.recipes import Recipe
 
-S = TypeVar("S")
-"""What a function returns."""
-
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192
 """Items of the first chunk, and of any. A warm one of so many is looked up in a few milliseconds."""
@@ -53,7 +50,7 @@ _PROCESSES = 1024
 """Rows of counts: a process adds to that of its number modulo this."""
 
 
-class CachedIterableDataset(IterableDataset[T_co]):
+class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
     """An iterable data set whose samples are cached by the daemon.
 
     Items are read, looked up and prepared a few thousand at a time, by the process that iterates. It has no
@@ -71,55 +68,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         UnkeyableError: items have no order, or an item is an instance of a class of the project.
     """
 
-    @overload
-    def __init__(
-        self: CachedIterableDataset[S],
-        items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Callable[..., S],
-        config: Mapping[str, Any] | None = None,
-        transform: None = None,
-        *,
-        expand: Literal[False] = False,
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: CachedIterableDataset[S],
-        items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Callable[..., Iterable[S]],
-        config: Mapping[str, Any] | None = None,
-        transform: None = None,
-        *,
-        expand: Literal[True],
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Callable[..., Any] | Recipe,
-        config: Mapping[str, Any] | None = None,
-        transform: Callable[[Any], T_co] | None = None,
-        *,
-        expand: bool = False,
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    def __init__(
-        self,
-        items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Callable[..., Any] | Recipe,
-        config: Mapping[str, Any] | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        *,
-        expand: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
-        refuse_unknown("CachedIterableDataset", options)
-        given = DatasetOptions(preprocess, config, transform, expand, **options)
-        self.transform = transform
+    def _begin(self, items: Any, given: DatasetOptions) -> Preprocessing:
         self._ranks: Ranks | None = None
         self._said = Once()
         self._source = Source(items)
@@ -127,12 +76,10 @@ class CachedIterableDataset(IterableDataset[T_co]):
         self._verify_fraction = given.verify_fraction
         self._counts = Counts()
         self._by = StreamPreprocessing(given, open_recipe(given), self._said)
-        self._by.open()
+        return self._by
 
-    @property
-    def name(self) -> str:
-        """The recipe's name."""
-        return self.recipe.name
+    def _go_on(self, given: DatasetOptions) -> None:
+        self._by.say_opening()
 
     @property
     def recipe(self) -> Recipe:
@@ -243,9 +190,7 @@ class StreamPreprocessing(Preprocessing):
         self.is_speaker = True
         self._said = said
 
-    def open(self) -> None:
-        """Asks the daemon for the first time, and says what is there."""
-        self.artifacts.look_from(0)
+    def say_opening(self) -> None:
         said, reasons = stream_line(self.name, self.recipe.digest, self.artifacts)
         self.why.extend(reasons)
         self.say(said)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ import torch
 
 import prepcache
 from prepcache.dataset_options import check_keywords
-from prepcache.errors import UnkeyableError
 
 
 @pytest.fixture(autouse=True)
@@ -141,20 +141,6 @@ def test_a_recipe_brings_its_function_and_options():
         prepcache.CachedDataset([1], recipe, {"by": 2}, code="function")  # type: ignore[call-overload]
 
 
-FACTOR = 2
-
-
-def by_global(item: int) -> int:
-    return item * FACTOR
-
-
-def test_a_recipe_of_what_changed_since_is_refused(monkeypatch):
-    recipe = prepcache.recipe(by_global)
-    monkeypatch.setitem(globals(), "FACTOR", 3)
-    with pytest.raises(UnkeyableError, match="changed since the recipe was created"):
-        prepcache.CachedDataset([1], recipe)
-
-
 def test_a_slice_of_a_memmap_is_a_sample(tmp_path):
     from prepcache import artifact
     from support.artifacts import write
@@ -203,4 +189,5 @@ def test_empty_and_interrupted_fills_are_reported_briefly(tmp_path):
     assert "nothing yielded no sample for any of 3 items: is a yield missing?" in done.stderr
     assert "interrupted: 0 of 3 items are stored" in done.stderr
     traceback = done.stderr[done.stderr.index("Traceback") :]
-    assert traceback.count("File ") <= 3 and traceback.rstrip().endswith("KeyboardInterrupt"), traceback
+    assert traceback.rstrip().endswith("KeyboardInterrupt"), traceback
+    assert not re.search(r"/fill/|/index/|making\.py", traceback), traceback
