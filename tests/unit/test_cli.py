@@ -232,10 +232,9 @@ QUESTIONS = {
 }
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int, height: int = 24) -> Console:
-    terminal = Console(force_terminal=True, width=width, height=height, color_system=None)
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    terminal = Console(force_terminal=True, width=width, color_system=None)
     monkeypatch.setattr(cli_tables, "console", lambda: terminal)
-    return terminal
 
 
 def test_status_is_one_screen_and_all_have_80_columns(monkeypatch, capsys):
@@ -255,19 +254,6 @@ def test_status_is_one_screen_and_all_have_80_columns(monkeypatch, capsys):
     assert max(map(len, told)) <= 80 and sum("extract changed" in line for line in told) == 2, told
 
 
-@pytest.mark.parametrize(("width", "height", "names"), [(80, 24, 2), (80, 40, 5), (60, 24, 0)])
-def test_a_watched_status_fits_its_screen(monkeypatch, capsys, width, height, names):
-    out = on_a_terminal(monkeypatch, width, height)
-    info = replace(INFO, version=prepcache.__version__)
-    url = f"unix:///home/{'x' * 25}/.cache/prepcache/prepcached.sock"
-    look = cli_tables.Status(info, STATS | BUSY | {"staged_bytes": 1}, url=url, **CROWDED)
-    out.print(cli_tables._on_one_screen(look, out))
-    drawn = capsys.readouterr().out
-    lines = [line.rstrip() for line in drawn.splitlines()]
-    assert len(lines) <= height and max(map(len, lines)) <= width, drawn
-    assert set(lines) > QUESTIONS and "prepcached.sock" in "".join(lines)
-    assert sum(line.startswith("a_project") for line in lines) == names, drawn
-    assert f"and {12 - names} more names" in lines
 
 
 def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, list[str]]]:
@@ -335,7 +321,7 @@ def test_status_shows_a_root_that_no_terminal_obeys(capsys):
 )
 def test_status_shows_a_job_before_its_first_progress(capsys, seen, doing):
     one = inspection.SessionSeen("2" * 32, "train.py", "box", 7, **seen)
-    assert shown(capsys, {}, sessions=[one]).splitlines()[-1].endswith(doing)
+    assert re.search(rf"^train.py .* {doing}$", shown(capsys, {}, sessions=[one]), re.M)
 
 
 def test_spans_have_one_number_and_one_unit():

@@ -21,7 +21,8 @@ import typer
 from rich.console import Console
 
 from prepcache import __version__
-from prepcache.command import AsJson, cli_tables, emit, fill_commands, tier_commands
+from prepcache.command import cli_tables, fill_commands, tier_commands
+from prepcache.command.cli_tables import AsJson, emit
 from prepcache.daemon.client import Client
 from prepcache.daemon.launcher import Launcher, barred
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
@@ -113,7 +114,7 @@ def status(
         cli_tables.watch(look, as_json)
     else:
         seen = look()
-        emit(cli_tables.status_json(seen), as_json, lambda: cli_tables.show(*cli_tables.status_lines(seen)))
+        emit(seen.to_json(), as_json, lambda: cli_tables.show(*cli_tables.status_lines(seen)))
 
 
 @app.command("ls")

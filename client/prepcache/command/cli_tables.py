@@ -13,8 +13,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -26,6 +27,7 @@ from prepcache.protocol.explain import COUNTS_FILES, cues
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, page, room, warnings
 from prepcache.protocol.units import age_text, count_text, printable, size_text, span_text, user_name
+from prepcache.protocol.wire import Message
 
 INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
@@ -34,11 +36,21 @@ KEY_DIGITS = 12
 MOST_WIDTH = 10_000
 UPDATE_S = 1.0
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 
 def console() -> Console:
     """Standard output; where it is no terminal, nothing is wrapped or cut."""
     out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=MOST_WIDTH)
+
+
+def emit(value: Any, as_json: bool, show: Callable[[], None]) -> None:
+    """Prints a value as one JSON text, of characters that every encoding has, or shows it to people."""
+    if as_json:
+        print(json.dumps(value, indent=2))
+    else:
+        show()
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -237,7 +249,7 @@ def explanation(told: inspection.Explanation) -> None:
     show(*_and_more(told.more))
 
 
-class Status(NamedTuple):
+class Status(Message, frozen=True):
     info: inspection.Info
     stats: Mapping[str, Any]
     sessions: Sequence[inspection.SessionSeen]
@@ -246,19 +258,7 @@ class Status(NamedTuple):
     miss: inspection.Explanation | None
 
 
-def status_json(look: Status) -> dict[str, Any]:
-    return {
-        "url": look.url,
-        "info": look.info.to_json(),
-        "stats": dict(look.stats),
-        "names": look.names.to_json(),
-        "miss": None if look.miss is None else look.miss.to_json(),
-        "sessions": [one.to_json() for one in look.sessions],
-    }
-
-
-def status_lines(look: Status, most_rows: int | None = None) -> list[RenderableType]:
-    """The status; with at most so many rows in each table where it has to fit a screen."""
+def status_lines(look: Status) -> list[RenderableType]:
     miss = "no job has missed since the daemon started"
     if look.miss is not None:
         at = f"{age_text(look.miss.missed_at, time.time())}, " if look.miss.missed_at else ""
@@ -266,82 +266,70 @@ def status_lines(look: Status, most_rows: int | None = None) -> list[RenderableT
     coldest_s = look.stats.get("coldest_age_s")
     coldest = "" if coldest_s is None else f"; least recently used entry: {span_text(coldest_s)} ago"
     free = [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(look.stats)]
-    sections: tuple[tuple[str, Sequence[RenderableType]], ...] = (
-        ("What is cached?", _cached(look, most_rows)),
-        ("Is it helping?", [Text(helping(look.stats))]),
-        ("What was the last miss, and why?", [Text(miss)]),
-        ("How do I free 50 GB?", [Text(line) for line in free]),
-        ("Who is connected?", _connected(look.sessions, most_rows)),
-    )
     info = look.info
-    lines: list[RenderableType] = [
-        Text(f"prepcached {info.version}, pid {info.pid}, up {span_text(look.stats.get('uptime_s', 0.0))}"),
-        Text(f"at {look.url}, root {_value(info.root)}", no_wrap=most_rows is None, overflow="fold"),
+    lines = [
+        f"prepcached {info.version}, pid {info.pid}, up {span_text(look.stats.get('uptime_s', 0.0))}",
+        f"at {look.url}, root {_value(info.root)}",
     ]
-    if look.url.startswith("unix://") and most_rows is None:
-        told = page(look.url.removeprefix("unix://"), socket.gethostname())
-        lines.append(Text(f"page {told}", no_wrap=True, overflow="ignore"))
+    if look.url.startswith("unix://"):
+        lines.append(f"page {page(look.url.removeprefix('unix://'), socket.gethostname())}")
     if info.version != __version__:
-        lines.append(
-            Text(f"installed: {__version__}; run `prepcached stop` or restart the service to use it")
-        )
+        lines.append(f"installed: {__version__}; run `prepcached stop` or restart the service to use it")
     if info.isolation == "user":
-        lines.append(Text("isolation by user: only admins and trusted users see the entries of others"))
-    for question, answer in sections:
-        lines += [*([Text()] if most_rows is None else []), Text(question, style="bold"), *answer]
-    return lines
+        lines.append("isolation by user: only admins and trusted users see the entries of others")
+    sections: dict[str, Sequence[RenderableType]] = {
+        "What is cached?": _cached(look),
+        "Who is connected?": _connected(look.sessions),
+        "Is it helping?": [Text(helping(look.stats))],
+        "What was the last miss, and why?": [Text(miss)],
+        "How do I free 50 GB?": [Text(line) for line in free],
+    }
+    shown: list[RenderableType] = [Text(line, no_wrap=True, overflow="fold") for line in lines]
+    for question, answer in sections.items():
+        shown += [Text(), Text(question, style="bold"), *answer]
+    return shown
 
 
-def _cached(look: Status, most_rows: int | None) -> list[RenderableType]:
+def _cached(look: Status) -> list[RenderableType]:
     stats, now = look.stats, time.time()
     said = [f"{count_text(stats.get('entries', 0), 'entry', 'entries')}, {room(stats)}", *warnings(stats)]
     if "new index" in stats.get("recovered", {}):
         said.append("index rebuilt when the daemon started: pins are lost (see the daemon's log)")
     lines: list[RenderableType] = [Text(line) for line in said]
-    names = look.names.names[:most_rows]
-    if rows := [[one.name, f"{one.entries:,}", *_sums(one, now)] for one in names]:
+    if rows := [[one.name, f"{one.entries:,}", *_sums(one, now)] for one in look.names.names]:
         lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "IDLE"], rows))
-    return lines + _and_more(look.names.more + len(look.names.names) - len(names), "more name", "more names")
+    return lines + _and_more(look.names.more, "more name", "more names")
 
 
-def _connected(sessions: Sequence[inspection.SessionSeen], most_rows: int | None) -> list[RenderableType]:
-    if not sessions:
-        return [Text("nobody", style="dim")]
+def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[RenderableType]:
     now = time.time()
     jobs = [
         [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
-        for one in sessions[:most_rows]
+        for one in sessions
     ]
-    shown = [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)] if jobs else []
-    return shown + _and_more(len(sessions) - len(jobs), "more job", "more jobs")
+    if not jobs:
+        return [Text("nobody", style="dim")]
+    return [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)]
 
 
 def _and_more(count: int, one: str = "more", many: str = "more") -> list[RenderableType]:
     return [Text(f"and {count_text(count, one, many)}", style="dim")] if count > 0 else []
 
 
-def _on_one_screen(look: Status, out: Console) -> RenderableType:
-    for most_rows in range(out.height, -1, -1):
-        drawn = Group(*status_lines(look, most_rows))
-        if len(out.render_lines(drawn)) <= out.height:
-            break
-    return drawn
-
-
 def watch(look: Callable[[], Status], as_json: bool) -> None:
     """Shows one look after the other, until Ctrl-C or the end of the daemon.
 
-    On a terminal the status is drawn in place, and what was there before comes back at the end. Elsewhere
-    each look is printed below the one before; with `--json`, it is one line.
+    A terminal shows as much as it has lines for, and at the end what it showed before. Elsewhere each look is
+    printed below the one before; with `--json`, it is one line.
     """
     status, is_drawn = look(), not as_json and sys.stdout.isatty()
     live = Live(console=Console(highlight=False), screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), live if is_drawn else contextlib.nullcontext():
         while True:
             if as_json:
-                print(json.dumps({"at": time.time(), **status_json(status)}), flush=True)
+                print(json.dumps({"at": time.time(), **status.to_json()}), flush=True)
             elif is_drawn:
-                live.update(_on_one_screen(status, live.console), refresh=True)
+                live.update(Group(*status_lines(status)), refresh=True)
             else:
                 show(*status_lines(status), "")
                 sys.stdout.flush()

@@ -6,7 +6,6 @@ Unlike all other commands, these run the user's file: what is to be preprocessed
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib.util
 import inspect
 import re
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prepcache.command import AsJson, cli_tables, emit
+from prepcache.command.cli_tables import AsJson, emit, fields
 from prepcache.daemon.client import Client
 from prepcache.errors import ConfigError
 from prepcache.protocol.units import count_text, size_text, span_text
@@ -88,7 +87,7 @@ def _show(plans: list[dict[str, Any]]) -> None:
             cost = f"about {span_text(one['seconds'])} of work and {size_text(one['bytes'])}"
         typer.echo(f"{one['name']}: {one['items']:,} items, {one['hit']:,} hit, {one['missing']:,} missing")
         if one["missing"]:
-            cli_tables.fields({"  to come": cost, "  why": "\n".join(one["why"])})
+            fields({"  to come": cost, "  why": "\n".join(one["why"])})
 
 
 def _plan(ds: Any) -> dict[str, Any]:
@@ -135,8 +134,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
         with opened_as(mode):
             spec.loader.exec_module(module)
             if not hasattr(module, name):
-                close = difflib.get_close_matches(name, vars(module), 1)
-                raise ConfigError(f"{file} defines no {name}{f': did you mean {close[0]}?' if close else ''}")
+                raise ConfigError(f"{file} defines no {name}")
             found = getattr(module, name)
             with contextlib.suppress(TypeError, ValueError):  # it takes arguments, or is no function
                 inspect.signature(found).bind()

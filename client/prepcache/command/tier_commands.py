@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from prepcache.command import AsJson, emit
+from prepcache.command.cli_tables import AsJson, emit
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.protocol import inspection, status_text

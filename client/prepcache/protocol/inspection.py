@@ -75,8 +75,6 @@ class Recipe(Message, frozen=True):
 
 
 class RecipePage(Message, frozen=True):
-    """GET /v1/recipes."""
-
     recipes: Annotated[tuple[Recipe, ...], at_most(MAX_PAGE_SIZE)]
     cursor: Text | None = None
 
@@ -169,8 +167,6 @@ Cursor = Annotated[str, text(512)]
 
 
 class EntryQuery(EntryFilter, frozen=True):
-    """GET /v1/entries."""
-
     sort: Annotated[Text, msgspec.Meta(description=f"one of {', '.join(SORTS)}; - before it reverses")] = (
         "-used_at"
     )
@@ -179,8 +175,6 @@ class EntryQuery(EntryFilter, frozen=True):
 
 
 class NameQuery(Message, frozen=True):
-    """GET /v1/names."""
-
     limit: Limit = PAGE_SIZE
 
 
@@ -292,8 +286,6 @@ class TierPullRequest(Message, frozen=True):
 
 
 class TierGarbageRequest(Message, frozen=True):
-    """POST /v1/tier/gc."""
-
     delete: bool = False
 
 
@@ -360,8 +352,6 @@ class SessionSeen(Message, frozen=True):
 
 
 class SessionList(Message, frozen=True):
-    """GET /v1/sessions."""
-
     sessions: tuple[SessionSeen, ...]
 
 
