@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -92,11 +93,7 @@ def pad_collate(
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
         raise ValueError(f"also must be 'lengths', 'mask' or None, not {also!r}")
-    if not isinstance(value, complex | float | int | np.number):
-        raise TypeError(f"value must be a number to pad with, not {value!r:.100}")
-    if not hasattr(multiple_of, "__index__"):
-        raise TypeError(f"multiple_of must be an integer, not {multiple_of!r}")
-    if multiple_of < 1:
+    if operator.index(multiple_of) < 1:
         raise ValueError(f"multiple_of must be positive, not {multiple_of}")
     return _Pad(_axes(leaves), value, side, multiple_of, also)
 

@@ -14,8 +14,7 @@ copies on a stream beside the consumer's, from pinned buffers:
     5. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then.
     6. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
        batch's device memory is not given to others before the consumer's stream is done with it.
-    7. What is no dense tensor, and so cannot be kept for a stream, is copied when the consumer asks for it.
-    8. All copies of a loader go to one device: the one that was current when it was made, where `device`
+    7. All copies of a loader go to one device: the one that was current when it was made, where `device`
        has no number.
 """
 
@@ -24,6 +23,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import operator
 import os
 import threading
 import time
@@ -52,15 +52,11 @@ LEAVE_S = 5.0
 """A consumer that leaves in the middle of an epoch waits for the batch that is being made, but no longer."""
 AHEAD = 3
 """Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
-_INSTEAD = {
-    "num_workers": "a thread gathers batches ahead. Use CachedDataset(num_workers=N) to preprocess in N "
-    "processes, or torch's DataLoader(num_workers=N) to run a slow transform= in N",
-    "pin_memory": "with device=, batches are gathered in pinned memory and copied ahead",
-    "sampler": "pass a torch.utils.data.Subset(dataset, indices), or use torch's DataLoader",
-    "num_replicas": "give each rank a torch.utils.data.Subset(dataset, range(rank, len(dataset), ranks)), or "
-    "use torch's DataLoader with a DistributedSampler",
-}
-"""Options of torch's DataLoader and DistributedSampler, and what there is for them."""
+_INSTEAD = (
+    "a thread gathers batches ahead, and with device= copies them. Use CachedDataset(num_workers=N) to "
+    "preprocess in N processes, a torch.utils.data.Subset for a part of the data, or torch's DataLoader"
+)
+"""For who passes options of torch's DataLoader."""
 _left_at_fork: list[Any] = []
 """What a forked child has of its parent's GPU: to free it there would abort the child."""
 _ENDING: Living[_Gatherer] = Living()
@@ -140,20 +136,14 @@ class Loader:
         import torch.utils.data
 
         if others:
-            name = next(iter(others))
-            instead = _INSTEAD.get(name, "see its docstring for its arguments")
-            raise TypeError(f"a prepcache.Loader takes no {name}=: {instead}")
-        if not hasattr(batch_size, "__index__"):
-            raise TypeError(f"batch_size must be an integer, not {batch_size!r}")
-        if batch_size < 1:
+            raise TypeError(f"a prepcache.Loader takes no {next(iter(others))}=: {_INSTEAD}")
+        if operator.index(batch_size) < 1:
             raise ValueError(f"batch_size must be positive, not {batch_size}")
         if isinstance(dataset, torch.utils.data.IterableDataset):
             name = type(dataset).__name__
             raise TypeError(f"a Loader reads samples by position: pass this {name} to torch's DataLoader")
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(f"a Loader takes a map-style data set, not {type(dataset).__name__}")
-        if not (collate_fn is None or callable(collate_fn)):
-            raise TypeError(f"collate_fn must be callable as collate_fn(samples), not {collate_fn!r:.100}")
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -173,17 +163,10 @@ class Loader:
 
         self._made_in = os.getpid()
         self._copier: Copier | None = None
-        try:
-            if self._device is not None and self._device.type == "cuda":
-                self._copier = Copier(self._device)
-            elif self._device is not None:
-                torch.empty(0, device=self._device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            why = str(error).partition("\n")[0][:200]
-            raise RuntimeError(
-                f"device={str(self._device)!r} cannot be used: {why}. This torch must be built for it, and "
-                "the machine have one. Without device=, batches stay on the CPU"
-            ) from error
+        if self._device is not None and self._device.type == "cuda":
+            self._copier = Copier(self._device)
+        elif self._device is not None:
+            torch.empty(0, device=self._device)
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -312,7 +295,7 @@ class Copier:
             while self._in_flight and self._in_flight[0][0].query():
                 self._in_flight.popleft()
             with self._cuda.stream(self._stream):
-                copied = map_tensors(batch, self._copied)
+                copied = map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
                 done = self._stream.record_event()
             self._in_flight.append((done, batch))
         return copied, done
@@ -322,22 +305,8 @@ class Copier:
         copied, done = begun
         stream = self._cuda.current_stream(self._device)
         stream.wait_event(done)
-        return map_tensors(copied, lambda tensor: self._received(tensor, stream))
-
-    def _copied(self, tensor: Any) -> Any:
-        return tensor.to(self._device, non_blocking=True) if _is_dense(tensor) else tensor
-
-    def _received(self, tensor: Any, stream: Any) -> Any:
-        if not _is_dense(tensor):
-            return tensor.to(self._device)
-        tensor.record_stream(stream)
-        return tensor
-
-
-def _is_dense(tensor: Any) -> bool:
-    import torch
-
-    return tensor.layout is torch.strided and not tensor.is_nested
+        map_tensors(copied, lambda tensor: tensor.record_stream(stream))
+        return copied
 
 
 def _wait_for(in_flight: deque[tuple[Any, Any]], made_in: int) -> None:
@@ -353,13 +322,4 @@ def map_tensors(batch: Any, function: Any) -> Any:
     """The batch with each tensor in it replaced; containers of the types that collation makes."""
     import torch
 
-    packed = torch.nn.utils.rnn.PackedSequence
-
-    def mapped(_: Any, leaf: Any) -> Any:
-        if isinstance(leaf, packed):
-            values, sizes, *orders = leaf  # the sizes stay on the CPU: torch reads them there
-            orders = [None if order is None else function(order) for order in orders]
-            return packed(function(values), sizes, *orders)
-        return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    return rebuilt(batch, mapped, whole=packed)
+    return rebuilt(batch, lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)

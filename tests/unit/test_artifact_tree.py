@@ -75,7 +75,7 @@ REFUSED = [
     (np.datetime64("2020-02-29"), "sample", "numpy.datetime64 cannot be stored"),
     (np.timedelta64(1, "s"), "sample", "convert it to numbers"),
     (np.longdouble(1), "sample", "x.astype(float)"),  # its tolist() is itself
-    (np.ma.masked_array([1], [True]), "sample", "numpy.ma.getmaskarray(x)"),
+    (np.ma.masked_array([1], [True]), "sample", "numpy.array(x)"),
     (2**63, "sample", "return str(x)"),
     ([np.zeros(2, [("a", "i4")])], "sample[0]", "for name in x.dtype.names"),
     (torch.zeros(2, requires_grad=True), "sample", "x.detach()"),
@@ -157,5 +157,5 @@ def test_a_tree_of_any_depth_is_refused_without_recursing():
     spec: Any = 0
     for _ in range(500):
         spec = ["list", [spec]]
-    with pytest.raises(ValueError, match="too deep"):
+    with pytest.raises(ValueError, match="no sample has"):
         sample_tree.count_leaves(spec)

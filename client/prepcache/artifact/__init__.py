@@ -9,10 +9,9 @@ Nothing is unpickled, evaluated or imported at the word of a file.
 """
 
 from prepcache.artifact.header import Header, read_header
-from prepcache.artifact.layout import Written, copy
 from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, check, open
-from prepcache.artifact.writer import Writer
+from prepcache.artifact.writer import Writer, Written, copy
 
 __all__ = [
     "Artifact",

@@ -64,11 +64,7 @@ _NUMPY = {text: tag for name, (tag, text) in _TORCH.items() if np.dtype(text).na
 _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
 """What numpy and every torch both know, to pass the bits of the others through (torch 2.2 has no uint16)."""
 
-ITEM_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
-    "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
-    "U64": 8, "I64": 8, "F64": 8, "C64": 8,
-}  # fmt: skip
+ITEM_BYTES = {tag: np.dtype(text).itemsize for tag, text in _TORCH.values() if tag != "U8"} | {"U8": 1}
 """Bytes of one element of each safetensors dtype that an artifact uses."""
 
 

@@ -50,7 +50,7 @@ FORMAT_VERSION = 4
 
 PAGE_BYTES = 4096
 FOLIO_BYTES = 2 << 20
-"""What a processor maps with one entry of its tables: NOTE [ Large folios ] in layout.py."""
+"""What a processor maps with one entry of its tables: NOTE [ Large folios ] in writer.py."""
 COLUMN_BYTES = 64
 """A cache line: vectorised copies of a column start aligned."""
 MAPPED_BYTES = 8 * PAGE_BYTES
@@ -255,11 +255,6 @@ def pread(fd: int, begin: int, count: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def table_dtype(name: str) -> str:
-    """The numpy dtype of a table that rows are indexed by."""
-    return "<u2" if name == ROW_GROUP else "<i8"
-
-
 def read_array(fd: int, span: Span, dtype: str, start: int = 0, stop: int | None = None) -> Array:
     """Elements `start:stop` (of the flattened tensor) of a span, by pread."""
     item = np.dtype(dtype).itemsize
@@ -370,18 +365,16 @@ def _read(fd: int, spans: dict[str, Span], document: Document, size: int) -> Hea
 
 def _check_column(column: ColumnSpec) -> None:
     kind, ndim, shape = column.kind, column.ndim, column.shape
-    if kind not in columns.KINDS:
-        raise ValueError(f"unknown column kind {kind[:40]!r}")
-    columns.storage(column.leaf)
-    if (kind in columns.VALUE_KINDS) != bool(column.dtype):
-        raise ValueError(f"{kind} column with dtype {column.dtype[:40]!r}")
-    if math.prod(max(size, 1) for size in shape or ()) > MAX_ELEMENTS:  # with 1 in place of 0, too
-        raise ValueError(f"shape {str(shape)[:80]} is too large")
-    is_fitting = (
-        (shape is None) == (kind in columns.BYTE_KINDS) if ndim == 0 else shape is None or len(shape) == ndim
-    )
-    if (ndim and kind not in ("tensor", "ndarray")) or not is_fitting or (ndim == 0 and shape):
-        raise ValueError(f"{kind} column with {ndim} axes and shape {str(shape)[:80]}")
+    columns.storage(column.leaf)  # refuses dtypes that it does not know
+    if kind in columns.VALUE_KINDS:
+        is_fitting = ndim > 0 if shape is None else len(shape) == ndim
+        is_fitting = is_fitting and bool(column.dtype) and (kind != "scalar" or ndim == 0)
+    else:
+        is_fitting = shape == (None if kind in columns.BYTE_KINDS else ())
+        is_fitting = is_fitting and kind in columns.KINDS and not column.dtype and ndim == 0
+    # With 1 in place of 0, too: every product of sizes fits 64 bits.
+    if not is_fitting or math.prod(max(size, 1) for size in shape or ()) > MAX_ELEMENTS:
+        raise ValueError(f"no sample has a {kind[:40]!r} column with {ndim} axes and shape {str(shape)[:80]}")
 
 
 def _check_items(digests: Array, counts: Array, rows: int) -> Array:

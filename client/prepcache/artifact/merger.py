@@ -5,7 +5,8 @@ Invariants:
        the union; files that observed the same input differently do not merge.
     2. Nothing is decoded: columns of equal trees and leaves are chained. A column that is dense in every
        file with one shape stays dense, else it becomes ragged.
-    3. Memory holds item tables, a few pieces of `PIECE_BYTES`, and one folio of the values at a time.
+    3. Memory holds item tables, one table of a file's rows (offsets, shapes or groups), and one folio of the
+       values at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +30,8 @@ from prepcache.artifact.header import (
     pack_observed,
     read_array,
 )
-from prepcache.artifact.layout import ColumnNames, FilePart, Written, write_artifact
+from prepcache.artifact.writer import ColumnNames, FilePart, Written, write_artifact
 from prepcache.errors import ArtifactError
-
-PIECE_BYTES = 1 << 20
-"""Of offsets, shapes and row groups made at a time; values are copied as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +110,11 @@ def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
 
 def _row_groups(fds: Sequence[int], headers: Sequence[Header], numbers: list[list[int]]) -> Iterator[Array]:
     """The group of each row, in the new numbers."""
-    step = PIECE_BYTES // 2
     for source, header, new in zip(fds, headers, numbers, strict=True):
-        for start in range(0, header.rows, step):
-            stop = min(start + step, header.rows)
-            if len(new) > 1:
-                yield np.array(new, "<u2")[read_array(source, header.spans[ROW_GROUP], "<u2", start, stop)]
-            else:
-                yield np.full(stop - start, new[0], "<u2")
+        if len(new) > 1:
+            yield np.array(new, "<u2")[read_array(source, header.spans[ROW_GROUP], "<u2")]
+        else:
+            yield np.full(header.rows, new[0] if new else 0, "<u2")
 
 
 def _merge_group(
@@ -139,54 +134,41 @@ def _merge_group(
         specs.append(spec)
         if spec.shape is None:
             totals[name] = sum(_elements(part, column) for part, column in sources)
-        bodies += _chains(spec, sources)
+            bodies.append(_offsets(sources))
+            if spec.ndim >= 2:
+                bodies.append(_shapes(sources))
+        if spec.kind != "none":
+            bodies.append(_values(sources))
     return GroupSpec(sum(part.group.rows for part in parts), parts[0].group.tree, tuple(specs))
-
-
-def _chains(spec: ColumnSpec, sources: list[tuple[_Part, ColumnSpec]]) -> list[Iterator[Any]]:
-    """The pieces of each tensor of a column."""
-    if spec.kind == "none":
-        return []
-    tables: list[Iterator[Any]] = [] if spec.shape is not None else [_chain_offsets(sources)]
-    if spec.shape is None and spec.ndim >= 2:
-        tables.append(_chain_shapes(sources))
-    return [*tables, _chain_values(sources)]
 
 
 def _elements(part: _Part, column: ColumnSpec) -> int:
     """How many values a column has in a file."""
-    if column.shape is not None or column.kind == "none":
-        return part.group.rows * math.prod(column.shape or ())
+    if column.shape is not None:
+        return part.group.rows * math.prod(column.shape)
     return part.header.spans[column.name].shape[0]
 
 
-def _chain_values(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[FilePart]:
+def _values(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[FilePart]:
     for part, column in sources:
         span = part.header.spans[column.name]
         yield FilePart(part.fd, span.begin, span.end)
 
 
-def _chain_offsets(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Array]:
+def _offsets(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Array]:
     base = 0
     yield np.zeros(1, "<i8")
-    step = PIECE_BYTES // 8
     for part, column in sources:
-        for start in range(0, part.group.rows, step):
-            stop = min(start + step, part.group.rows)
-            if column.shape is not None:
-                yield base + np.arange(start + 1, stop + 1, dtype="<i8") * math.prod(column.shape)
-            else:
-                span = part.header.spans[column.name + ".offsets"]
-                yield base + read_array(part.fd, span, "<i8", start + 1, stop + 1)
+        if column.shape is not None:
+            yield base + np.arange(1, part.group.rows + 1, dtype="<i8") * math.prod(column.shape)
+        else:
+            yield base + read_array(part.fd, part.header.spans[column.name + ".offsets"], "<i8", 1)
         base += _elements(part, column)
 
 
-def _chain_shapes(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Any]:
+def _shapes(sources: list[tuple[_Part, ColumnSpec]]) -> Iterator[Array]:
     for part, column in sources:
         if column.shape is not None:
-            step = PIECE_BYTES // (8 * len(column.shape))
-            for start in range(0, part.group.rows, step):
-                yield np.tile(np.array(column.shape, "<i8"), (min(step, part.group.rows - start), 1))
+            yield np.tile(np.array(column.shape, "<i8"), (part.group.rows, 1))
         else:
-            span = part.header.spans[column.name + ".shapes"]
-            yield FilePart(part.fd, span.begin, span.end)
+            yield read_array(part.fd, part.header.spans[column.name + ".shapes"], "<i8")

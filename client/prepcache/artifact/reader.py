@@ -27,16 +27,11 @@ from prepcache.artifact.header import (
     MAX_ELEMENTS,
     ROW_GROUP,
     ColumnSpec,
-    GroupSpec,
     Header,
     read_array,
     read_header,
-    table_dtype,
 )
 from prepcache.errors import ArtifactError
-
-Read = Callable[[str, int, int], Array]
-"""Gives elements `start:stop` of a table (offsets, shapes, row groups), flattened, by its name."""
 
 _CHUNK_ROWS = 1 << 18
 """Rows checked at a time: a few MB, however large the artifact is."""
@@ -171,12 +166,8 @@ def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = N
 
 def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
     header = read_header(fd, size_bytes=size_bytes)
+    check_rows(fd, header)
     base = np.asarray(Mapping(header.size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd))
-
-    def read(name: str, start: int, stop: int) -> Array:
-        return _view(header, base, name, np.dtype(table_dtype(name))).reshape(-1)[start:stop]
-
-    check_rows(header, read)
     # The tables that the header was checked by are in memory of this process alone: let them go.
     header = replace(
         header,
@@ -250,23 +241,21 @@ def _getter(column: Column) -> Callable[[int], Any]:
 
 
 def check(fd: int, *, max_items: int = MAX_ELEMENTS) -> Header:
-    """Checks an artifact as `open` does, without mapping it: its writer may still cut the file."""
+    """Checks an artifact as `open` does, and its observed inputs, which those who map it do not ask for."""
     header = read_header(fd, max_items=max_items)
-
-    def read(name: str, start: int, stop: int) -> Array:
-        return read_array(fd, header.spans[name], table_dtype(name), start, stop)
-
-    check_rows(header, read)
-    _ = header.inputs  # who maps it does not ask
+    check_rows(fd, header)
+    _ = header.inputs
     return header
 
 
-def check_rows(header: Header, read: Read) -> None:
+def check_rows(fd: int, header: Header) -> None:
     """Proves row groups, offsets and shapes, a chunk at a time; else raises ArtifactError."""
     if len(header.groups) > 1:
         seen = np.zeros(len(header.groups), np.int64)
         for start, stop in _chunks(header.rows):
-            counted = np.bincount(read(ROW_GROUP, start, stop), minlength=len(seen))
+            counted = np.bincount(
+                read_array(fd, header.spans[ROW_GROUP], "<u2", start, stop), minlength=len(seen)
+            )
             if len(counted) != len(seen):
                 raise ArtifactError("a row refers to a missing group")
             seen += counted
@@ -275,19 +264,19 @@ def check_rows(header: Header, read: Read) -> None:
     for group in header.groups:
         for column in group.columns:
             if column.shape is None:
-                _check_ragged(header, group, column, read)
+                _check_ragged(fd, header, group.rows, column)
 
 
-def _check_ragged(header: Header, group: GroupSpec, column: ColumnSpec, read: Read) -> None:
-    last, total = 0, header.spans[column.name].shape[0]
-    for start, stop in _chunks(group.rows):
-        offsets = read(column.name + ".offsets", start, stop + 1)
+def _check_ragged(fd: int, header: Header, rows: int, column: ColumnSpec) -> None:
+    last, total, ndim = 0, header.spans[column.name].shape[0], column.ndim
+    for start, stop in _chunks(rows):
+        offsets = read_array(fd, header.spans[column.name + ".offsets"], "<i8", start, stop + 1)
         if offsets[0] != last or (offsets[1:] < offsets[:-1]).any():
             raise ArtifactError(f"column {column.name!r}: offsets decrease")
         last = int(offsets[-1])
-        if column.leaf.ndim >= 2:
-            ndim = column.leaf.ndim
-            shapes = read(column.name + ".shapes", start * ndim, stop * ndim).reshape(-1, ndim)
+        if ndim >= 2:
+            table = header.spans[column.name + ".shapes"]
+            shapes = read_array(fd, table, "<i8", start * ndim, stop * ndim).reshape(-1, ndim)
             # In floats, for a product of hostile sizes does not fit 64 bits; exact up to 2**53.
             if (shapes < 0).any() or (np.maximum(shapes, 1).astype("f8").prod(axis=1) > MAX_ELEMENTS).any():
                 raise ArtifactError(f"column {column.name!r}: a shape is negative or too large")

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -74,24 +75,21 @@ def signature(sample: Any) -> tuple[Signature, list[Any]]:
 
 def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
     """The tree of a sample that has a signature, what its leaves are, and the leaves' dotted paths."""
-    leaves: list[Leaf] = []
-    names: list[str] = []
+    numbers = itertools.count()
 
-    def node(value: Any, *path: str) -> Tree:
+    def node(value: Any) -> Tree:
         kind = type(value)
         if kind is dict:
-            return ["dict", [[key, node(child, *path, str(key))] for key, child in value.items()]]
-        if kind is not tuple and kind is not list and not is_namedtuple(kind):
-            leaves.append(_leaf(value))
-            names.append(".".join(path))
-            return len(leaves) - 1
-        fields = getattr(kind, "_fields", range(len(value)))
-        children = [node(child, *path, str(field)) for field, child in zip(fields, value, strict=True)]
+            return ["dict", [[key, node(child)] for key, child in value.items()]]
         if kind is tuple or kind is list:
-            return [kind.__name__, children]
-        return ["named", kind.__module__, kind.__qualname__, list(fields), children]
+            return [kind.__name__, [node(child) for child in value]]
+        if is_namedtuple(kind):
+            names = kind.__module__, kind.__qualname__, list(value._fields)
+            return ["named", *names, [node(child) for child in value]]
+        return next(numbers)
 
-    return node(sample), leaves, names
+    tree, found = node(sample), list(leaves_of(sample))
+    return tree, [_leaf(value) for _, value in found], [".".join(path) for path, _ in found]
 
 
 def _leaf(value: Any) -> Leaf:
@@ -135,18 +133,14 @@ def rebuilt(
     leaf: Callable[[tuple[str, ...], Any], Any],
     path: tuple[str, ...] = (),
     sequence: Callable[[list[Any]], Any] | None = None,
-    whole: type | tuple[()] = (),
 ) -> Any:
     """What `leaves_of` takes apart, with the leaves that `leaf(path, old)` gives.
 
     Args:
         sequence: makes what tuples and lists become, except namedtuples; by default they keep their types.
-        whole: containers that are leaves.
     """
-    if isinstance(value, whole):
-        return leaf(path, value)
     if isinstance(value, Mapping):
-        made = {key: rebuilt(child, leaf, (*path, str(key)), sequence, whole) for key, child in value.items()}
+        made = {key: rebuilt(child, leaf, (*path, str(key)), sequence) for key, child in value.items()}
         if type(value) is dict or not isinstance(value, MutableMapping):
             return made
         filled = copy(value)  # it may hold more than its items, as a defaultdict does
@@ -155,7 +149,7 @@ def rebuilt(
     if isinstance(value, tuple | list):
         names = getattr(value, "_fields", range(len(value)))
         children = [
-            rebuilt(child, leaf, (*path, str(name)), sequence, whole)
+            rebuilt(child, leaf, (*path, str(name)), sequence)
             for name, child in zip(names, value, strict=True)
         ]
         return type(value)(*children) if hasattr(value, "_fields") else (sequence or type(value))(children)
@@ -272,39 +266,29 @@ def _check_tensor(value: Any) -> None:
 
 
 _INSTEAD = {
-    **{
-        f"builtins.{name}": f"{name}(x)" for name in ("int", "float", "str", "bytes", "dict", "list", "tuple")
-    },
     "builtins.set": "sorted(x)",
     "builtins.frozenset": "sorted(x)",
     "collections.Mapping": "dict(x)",
-    "numpy.MaskedArray": "(x.data, numpy.ma.getmaskarray(x)) or x.filled(value)",
     "numpy.ndarray": "numpy.array(x)",
     "torch.Tensor": "x.detach().as_subclass(torch.Tensor)",
     "pandas.DataFrame": "row.to_dict('list') or row.to_numpy()",
     "pandas.Series": "row.to_dict() or row.to_numpy()",
     "PIL.Image": "numpy.array(image)",
     "pathlib.PurePath": "str(path)",
-    "datetime.date": "x.isoformat()",
-    "decimal.Decimal": "float(x) or str(x)",
-    "enum.Enum": "x.value",
 }
 """What holds the same as an instance of a class, by its package and name, or of one derived from it."""
+_STORED = "tensors, arrays, numbers, str, bytes or None, or a dict, list, tuple or namedtuple of those"
 
 
 def _why_not(kind: type) -> str:
     names = [f"{base.__module__.partition('.')[0]}.{base.__qualname__}" for base in kind.__mro__]
-    instead = next((_INSTEAD[name] for name in names if name in _INSTEAD), None)
-    if instead is None and hasattr(kind, "__dataclass_fields__"):
+    instead = next((_INSTEAD[name] for name in names if name in _INSTEAD), _STORED)
+    if plain := [base.__name__ for base in kind.__mro__ if base in (*_SIMPLE, dict, list, tuple)]:
+        instead = f"{plain[0]}(x)"
+    elif hasattr(kind, "__dataclass_fields__"):
         instead = "dataclasses.asdict(x)"
-    elif instead is None and hasattr(kind, "model_dump"):
-        instead = "x.model_dump()"
-    elif instead is None:
-        many = "; with expand=True a function may yield several samples for one item"
-        instead = (
-            "tensors, arrays, numbers, str, bytes or None, or a dict, list, tuple or namedtuple of those"
-        )
-        instead += many if issubclass(kind, Iterator) else ""
+    elif issubclass(kind, Iterator):
+        instead = f"{_STORED}; with expand=True a function may yield several samples for one item"
     return f"a value of type {_name(kind)} cannot be stored; return {instead}"
 
 
@@ -346,38 +330,27 @@ def _children(trees: list[Tree], strings: type | None) -> Build:
 
 
 def count_leaves(tree: Tree, seen: int = 0, depth: int = 0) -> int:
-    """Counts the leaves of a tree that came from a file. Raises ValueError where it is none.
+    """How many leaves there are up to the end of a tree from a file, `seen` of them before it.
 
-    Args:
-        seen: leaves before this node, which is within `depth` containers.
+    Raises ValueError where no sample has that tree.
     """
-    if type(tree) is int:
-        if tree != seen:
-            raise ValueError(f"leaf {tree} is where leaf {seen} should be")
-        return seen + 1
-    if depth >= MAX_DEPTH or type(tree) is not list or len(tree) < 2:
-        raise ValueError("a node is neither a leaf nor a container, or is nested too deeply")
-    word, children = tree[0], tree[-1]
-    if type(children) is not list:
-        raise ValueError(f"the children of a {word!r} are not a list")
-    if word == "dict" and len(tree) == 2:
-        if not all(
-            type(pair) is list and len(pair) == 2 and type(pair[0]) in _KEY_TYPES for pair in children
-        ):
-            raise ValueError("a dict's children must be pairs of key and child")
-        if len({pair[0] for pair in children}) != len(children):
-            raise ValueError("duplicate key in a dict")
-        children = [pair[1] for pair in children]
-    elif word == "named" and len(tree) == 5:
-        _, module, name, fields, _ = tree
-        if not (type(module) is str and type(name) is str and type(fields) is list):
-            raise ValueError("a namedtuple lacks its module, name or fields")
-        if len(fields) != len(children) or len(fields) > MAX_FIELDS:
-            raise ValueError("a namedtuple's children do not match its fields, or are too many")
-        if len(set(map(str, fields))) != len(fields) or not all(map(_is_field, fields)):
-            raise ValueError("a namedtuple has invalid field names")
-    elif word not in ("list", "tuple") or len(tree) != 2:
-        raise ValueError(f"unknown container {word!r}")
+    children: list[Any] = []
+    match tree:
+        case int() if type(tree) is int and tree == seen:
+            return seen + 1
+        case ["list" | "tuple", list(children)]:
+            is_sound = True
+        case ["dict", list(pairs)]:
+            is_sound = all(type(p) is list and len(p) == 2 and type(p[0]) in _KEY_TYPES for p in pairs)
+            is_sound = is_sound and len({key for key, _ in pairs}) == len(pairs)
+            children = [pair[1] for pair in pairs] if is_sound else []
+        case ["named", str(), str(), list(fields), list(children)]:
+            is_sound = all(map(_is_field, fields)) and len(set(fields)) == len(fields) <= MAX_FIELDS
+            is_sound = is_sound and len(fields) == len(children)
+        case _:
+            is_sound = False
+    if depth >= MAX_DEPTH or not is_sound:
+        raise ValueError(f"leaf {seen} should be in a tree that no sample has")
     for child in children:
         seen = count_leaves(child, seen, depth + 1)
     return seen

@@ -64,7 +64,6 @@ NORESERVE = 0x4000
 """mmap(2): no memory is counted before it is used."""
 NO_HUGE_PAGES: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
 """madvise(2): what lies between gaps takes small pages. By itself a kernel may give 2 MiB to each part."""
-_PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MREMAP_MAYMOVE_FIXED = 1 | 2
 
 
@@ -238,14 +237,16 @@ def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
     """Arrays of all parts as one, by the numbers of their rows; that of one part as it is, in its file."""
     if len(arrays) == 1:
         return arrays[0]
-    shape = int(first[-1]), *arrays[0].shape[1:]
-    raw = mmap.mmap(-1, max(1, math.prod(shape) * 8), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    dtype, shape = arrays[0].dtype, (int(first[-1]), *arrays[0].shape[1:])
+    size_bytes, flags = math.prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
+    raw = mmap.mmap(-1, max(1, size_bytes), flags=flags)
     if NO_HUGE_PAGES is not None:
         with contextlib.suppress(OSError):  # a kernel that refuses has none
             raw.madvise(NO_HUGE_PAGES)
-    joined = np.frombuffer(raw, np.int64, math.prod(shape)).reshape(shape)
+    joined = np.frombuffer(raw, dtype, math.prod(shape)).reshape(shape)
     for array, begin in zip(arrays, first.tolist(), strict=False):
         joined[begin : begin + len(array)] = array
+    joined.flags.writeable = False
     return joined
 
 
@@ -310,9 +311,9 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
     size_bytes = int(first[-1]) * row_bytes
     if not _can_map_again() or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
         return None
-    is_small = row_bytes <= SMALL_ROW_BYTES
-    is_little = is_small and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts)
     try:
+        if row_bytes <= SMALL_ROW_BYTES and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts):
+            return _numbered(parts, first)
         reserved = Mapping(size_bytes + FOLIO_BYTES, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE, -1)
     except OSError:
         return None
@@ -321,11 +322,9 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
         libc.madvise(whole.ctypes.data, whole.nbytes, NO_HUGE_PAGES)
     window = whole[-whole.ctypes.data % FOLIO_BYTES :][:size_bytes]
     begin = window.ctypes.data
-    if is_little and libc.mprotect(begin, _up(size_bytes, PAGE_BYTES), _PROT_READ_WRITE):
-        return None
     for part, row in zip(parts, first.tolist(), strict=False):
-        is_copied = is_little or part.nbytes < MAPPED_BYTES
-        if part.size and not (_copied if is_copied else _mapped_again)(part, begin + row * row_bytes):
+        put = _copied if part.nbytes < MAPPED_BYTES else _mapped_again
+        if part.size and not put(part, begin + row * row_bytes):
             return None
     return window.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
 
@@ -340,7 +339,7 @@ def _mapped_again(part: Array, address: int) -> bool:
 
 def _copied(part: Array, address: int) -> bool:
     page = address - address % PAGE_BYTES
-    if libc.mprotect(page, _up(address + part.nbytes, PAGE_BYTES) - page, _PROT_READ_WRITE):
+    if libc.mprotect(page, _up(address + part.nbytes, PAGE_BYTES) - page, mmap.PROT_READ | mmap.PROT_WRITE):
         return False
     ctypes.memmove(address, part.ctypes.data, part.nbytes)
     return True

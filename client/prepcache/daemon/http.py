@@ -48,7 +48,7 @@ from prepcache.settings import Address
 MAX_IDLE = 8
 WRITE_BYTES = 256 << 10
 FOLIO_BYTES = 2 << 20
-"""Files are written by as much: NOTE [ Large folios ] in layout.py. As in header.py, which loads numpy."""
+"""Files are written by as much: NOTE [ Large folios ] in writer.py. As in header.py, which loads numpy."""
 
 
 class Deadline:
