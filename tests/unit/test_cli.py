@@ -254,8 +254,6 @@ def test_status_is_one_screen_and_all_have_80_columns(monkeypatch, capsys):
     assert max(map(len, told)) <= 80 and sum("extract changed" in line for line in told) == 2, told
 
 
-
-
 def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, list[str]]]:
     rows = cli_tables.explanation_json(explanation)["cues"]
     return {one["cue"]: (one["state"], one["lines"]) for one in rows}
