@@ -34,7 +34,7 @@ from prepcache.dataset_options import (
 from prepcache.errors import UnkeyableError
 from prepcache.index.item_index import Array, Catalogue, Distinct
 from prepcache.keys import recipes
-from prepcache.keys.code.labels import class_module_label
+from prepcache.keys.code.project import class_module_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.samples import Preprocessing, Samples

@@ -209,10 +209,10 @@ SOURCES = {
 }
 
 SITE = {
-    "one-1.0.dist-info/METADATA": "Name: One_Two\nVersion: 1.0\nRequires-Dist: Three.Four (>=1)\n"
+    "one_two-1.0.dist-info/METADATA": "Name: One_Two\nVersion: 1.0\nRequires-Dist: Three.Four (>=1)\n"
     "Requires-Dist: five ; extra == 'all'\n",
-    "one-1.0.dist-info/RECORD": "one/__init__.py,sha256=b,1\none/a.py,sha256=a,1\n"
-    "one-1.0.dist-info/RECORD,,\none-1.0.dist-info/INSTALLER,sha256=i,4\none/__pycache__/a.pyc,,\n../../bin/one,sha256=c,1\n",
+    "one_two-1.0.dist-info/RECORD": "one/__init__.py,sha256=b,1\none/a.py,sha256=a,1\n"
+    "one_two-1.0.dist-info/RECORD,,\none_two-1.0.dist-info/INSTALLER,sha256=i,4\none/__pycache__/a.pyc,,\n../../bin/one,sha256=c,1\n",
     "three_four-2.dist-info/METADATA": "Name: three-four\nVersion: 2\n",
     "three_four-2.dist-info/top_level.txt": "three\n",
     "three/__init__.py": "A = 1\n",

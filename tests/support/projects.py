@@ -6,19 +6,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from prepcache.fill.recipe_guard import RecipeGuard
-from prepcache.keys.environment import Environment
 from prepcache.keys.recipes import Recipe, recipe
-from prepcache.protocol.places import cache_folder
 
 
 class Project:
@@ -84,15 +79,6 @@ class Project:
         return self.recipe(target, **options).digest
 
 
-@cache
-def _distributions() -> tuple[str, bytes]:
-    """The memo of installed distributions: each test's first recipe would read them all, for 50 ms."""
-    with TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}):
-        Environment()
-        (memo,) = cache_folder(os.environ).glob("distributions-*")
-        return memo.name, memo.read_bytes()
-
-
 def changes(project: Project, edit: Callable[[], object], target: str = "prep.f", **options: Any) -> bool:
     """Whether an edit changes the recipe digest."""
     before = project.digest(target, **options)
@@ -119,10 +105,6 @@ def drift(made: Recipe) -> dict[str, bool]:
 def project_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """A project on the path, with a user cache of its own and no bytecode."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    name, known = _distributions()
-    put = tmp_path / "cache" / "prepcache" / name
-    put.parent.mkdir(0o700, parents=True)
-    put.write_bytes(known)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     made = Project(tmp_path / "proj")
     with made.on_path():

@@ -26,10 +26,6 @@ ALIKE = {
         "def f(x):\n  try: return g(x)\n  except KeyError: pass",
         "def f(x):\n  try:\n    return g(x)\n  except KeyError:\n    pass",
     ),
-    "annotations as text": (
-        "def f(x):\n  return x",
-        "from __future__ import annotations\ndef f(x):\n  return x",
-    ),
     "names of other functions": ("def f(x):\n  return x", "def g(y): return 1\ndef f(x):\n  return x"),
 }
 DIFFERING = {

@@ -39,6 +39,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.names import Alters
+from prepcache.keys.code.resolution import older_texts
 from prepcache.keys.encoding.encoder import Encoder
 from prepcache.keys.environment import differing as differing_distributions
 from prepcache.keys.randomness import Guard
@@ -165,12 +166,12 @@ class RecipeGuard:
         before = made.state._replace(rows=self._came | made.state.rows)
         drifted = differing(before, state, own=made.own)
         functions = [function.__code__ for function in reach.labels.functions()]
-        alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
+        alters = Alters([*functions, *reach.whole_files.values()] if drifted else ())
         found = {label.removesuffix(DEFINITION): _may_be_own(label, reach, alters) for label in drifted}
         others = differing_distributions(made.parts["environment"]["distributions"])
         came = {label: row for label, row in state.rows.items() if label not in before.rows}
         if self._is_elsewhere:
-            texts = reach.modules.older_texts(came)
+            texts = older_texts(reach, came)
             found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
             others = [name + _OF_ANOTHER_TIME for name in (*texts.values(), *others)]
             holders = {_holder(label, made.state.rows) for label in (*found, *others)}

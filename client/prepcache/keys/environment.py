@@ -9,52 +9,49 @@ Invariants:
     2. The same wheels in another folder give the same hash.
     3. A distribution that was installed again, or machine code that was built again, after this process had
        loaded it is refused: what runs is no longer on the disk. Edited source counts as it was loaded.
-    4. What was read of distributions is kept per user, and used only if nobody else may write it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from importlib.metadata import PathDistribution
 from itertools import chain, filterfalse
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
+from prepcache.forks import kept
 from prepcache.keys.code.import_graph import read_source
-from prepcache.keys.code.labels import space_of
 from prepcache.keys.code.names import SCALARS
-from prepcache.keys.code.project import SELF_MODULES
-from prepcache.keys.files.stamps import path_stamp, racy_window_ns
-from prepcache.protocol.places import cache_folder
+from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
+from prepcache.keys.files.stamps import Stamp, path_stamp
 
-ENVIRONMENT_VERSION = 2
+ENVIRONMENT_VERSION = 3
 """Rises when what counts of an environment changes; joins the recipe."""
 REPLACED = "reinstalled after it was loaded"
 
-_MEMO_NAME = "distributions-v3.json"
 _TOOLS = re.compile(
     "(setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs)", re.DOTALL
 )
 """Normalised names that do not count as requirements; stubs are for type checkers."""
-_OWN_ENTRIES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
+_NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__", "..")
 _SITE_NAMES = ("site-packages", "dist-packages")
-_STATED = ("", "METADATA", "PKG-INFO", "RECORD", "direct_url.json")
-_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_STATED = ("", "METADATA", "RECORD", "direct_url.json")
+_TOP = re.compile(rb"^([^/,\n]+)([/,])[^\n]*(?:\n\1/[^\n]*)*", re.MULTILINE)
+"""The lines of a RECORD that begin with one top-level name."""
+_VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
+_REQUIREMENT = re.compile(r"^Requires-Dist:[ \t]*([A-Za-z0-9][A-Za-z0-9._-]*)(.*)", re.MULTILINE)
 _OF_EXTRA = re.compile(r"\bextra\s*(==|in)")
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _DELETED = " (deleted)"
@@ -65,52 +62,91 @@ _compared: dict[tuple[str, int], bool] = {}
 it: what is loaded later is what was installed."""
 
 
-class Distribution(NamedTuple):
-    """An installed distribution.
+class Distribution:
+    """An installed distribution, of which is read what is asked for.
 
-    Args:
-        record: the hash of its RECORD; empty where there is none.
-        requires: normalised names.
-        path: where its metadata is.
-        editable_root: the folder that it was installed from to be edited.
+    Attributes:
+        path: its `.dist-info` or `.egg-info`.
+        name: normalised.
     """
 
-    name: str
-    version: str
-    record: str
-    top_levels: list[str]
-    requires: list[str]
-    path: str
-    editable_root: str | None
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder, base = os.path.split(path)
+        stem, _, ending = base.rpartition(".")
+        self.name = _normalised(stem.rpartition("-")[0] if ending == "dist-info" else stem.partition("-")[0])
+
+    def _read(self, name: str) -> bytes | None:
+        with contextlib.suppress(OSError), open(os.path.join(self.path, name).rstrip(os.sep), "rb") as file:
+            return file.read()
+        return None
+
+    @kept
+    def _metadata(self) -> str:
+        return os.fsdecode(self._read("METADATA") or self._read("PKG-INFO") or self._read("") or b"")
 
     @property
-    def folder(self) -> str:
-        return os.path.dirname(self.path)
+    def version(self) -> str:
+        return next(iter(_VERSION.findall(self._metadata)), "")
+
+    @property
+    def requires(self) -> list[str]:
+        found = _REQUIREMENT.findall(self._metadata)
+        return [_normalised(name) for name, condition in found if not _OF_EXTRA.search(condition)]
+
+    @kept
+    def top_levels(self) -> set[str]:
+        record = self._read("RECORD")
+        if record is None:  # as of Debian's packages and old eggs
+            return {*os.fsdecode(self._read("top_level.txt") or self.name.replace("-", "_")).split()}
+        pairs = [(os.fsdecode(top), mark) for top, mark in _TOP.findall(record)]
+        folders = {top for top, mark in pairs if mark == b"/" and not top.endswith(_NO_MODULES)}
+        return folders | {top.partition(".")[0] for top, _ in pairs if top.endswith(_CODE_SUFFIXES)}
+
+    @kept
+    def editable_root(self) -> str | None:
+        """The folder that it was installed from to be edited."""
+        with contextlib.suppress(ValueError, KeyError, AttributeError, TypeError):
+            origin = json.loads(self._read("direct_url.json") or "{}")
+            if origin.get("dir_info", {}).get("editable"):
+                return unquote(urlparse(origin["url"]).path)
+        return None
+
+    @kept
+    def _record_hash(self) -> str | None:
+        """Of the files that a wheel brings, without what an installer compiles, or writes elsewhere."""
+        if (record := self._read("RECORD")) is None:
+            return None
+        others = (b"../", b"/", os.fsencode(os.path.basename(self.path)) + b"/")
+        lines = [line for line in record.splitlines() if not line.startswith(others) and b".pyc," not in line]
+        return blake3(b"\n".join(sorted(lines))).hexdigest()[:32]
 
     def hash(self) -> str:
         if self.editable_root is not None:
             return _bytes_hash(self.editable_root, _code_files(self.editable_root))
-        is_file = {top: os.path.isfile(os.path.join(self.folder, f"{top}.py")) for top in self.top_levels}
-        names = ([f"{top}.py"] if is_file[top] else _code_files(self.folder, top) for top in self.top_levels)
-        return self.record or _bytes_hash(self.folder, chain.from_iterable(names))
+        if self._record_hash is not None:
+            return self._record_hash
+        tops = sorted(self.top_levels)
+        is_file = {top: os.path.isfile(os.path.join(self.folder, f"{top}.py")) for top in tops}
+        names = ([f"{top}.py"] if is_file[top] else _code_files(self.folder, top) for top in tops)
+        return _bytes_hash(self.folder, chain.from_iterable(names))
 
 
 class Environment:
-    """The distributions that `sys.path` offers. Lives for one fingerprint."""
+    """The distributions that `sys.path` offers, at one time."""
 
     def __init__(self, search: Iterable[str] | None = None) -> None:
         self._hashes: dict[str, str] = {}
         self.distributions: dict[str, Distribution] = {}
         self.installed: dict[str, set[str]] = {}
         self._owners: dict[str, list[str]] = {}
-        for distribution in installed_in(dict.fromkeys(sys.path if search is None else search)):
-            self.installed.setdefault(distribution.folder, set()).update(distribution.top_levels)
-            name = _normalised(distribution.name)
-            if name in self.distributions:
+        for one in _installed_in(dict.fromkeys(sys.path if search is None else search)):
+            self.installed.setdefault(one.folder, set()).update(one.top_levels)
+            if one.name in self.distributions:
                 continue  # an earlier folder on the path wins, as it does for imports
-            self.distributions[name] = distribution
-            for top in distribution.top_levels:
-                self._owners.setdefault(top, []).append(name)
+            self.distributions[one.name] = one
+            for top in one.top_levels:
+                self._owners.setdefault(top, []).append(one.name)
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
         """The distributions that count, by name: those of top-level modules, or `only` those named. Refuses a
@@ -183,81 +219,26 @@ def default_dtype() -> str:
     return str(get()) if get is not None else "torch.float32"
 
 
-def installed_in(folders: Iterable[str]) -> list[Distribution]:
-    memo_path = os.path.join(cache_folder(os.environ), _MEMO_NAME)
-    memo = _memoised(memo_path)
-    found: list[Distribution] = []
-    is_stale = False
-    for path in chain.from_iterable(map(_metadata_in, folders)):
-        stamps = [list(path_stamp(os.path.join(path, part) if part else path) or ()) for part in _STATED]
-        known = memo.get(path)
-        if known is not None and known[0] == stamps:
-            found.append(Distribution(*known[1]))
-        elif (distribution := _read(path)) is not None:
-            memo[path] = [stamps, distribution]
-            is_stale = True
-            found.append(distribution)
-    if is_stale:
-        _save(memo_path, memo)
-    return found
+def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
+    for folder in folders:
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = sorted(os.listdir(folder or "."))
+        # An .egg-info beside a project's sources says that it was installed from there.
+        endings = (".dist-info", ".egg-info") if os.path.basename(folder) in _SITE_NAMES else (".dist-info",)
+        for path in (os.path.join(folder, name) for name in names if name.endswith(endings)):
+            stamps = tuple(path_stamp(os.path.join(path, part) if part else path) for part in _STATED)
+            if stamps[1] is not None or path.endswith(endings[1:]):  # else it is a rest of what was removed
+                yield _distribution(path, stamps)
 
 
-def _metadata_in(folder: str) -> Iterator[str]:
-    # An .egg-info beside a project's sources says that it was installed from there.
-    is_site = os.path.basename(folder) in _SITE_NAMES
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(folder or ".")):
-            if name.endswith((".dist-info", ".egg-info") if is_site else ".dist-info"):
-                yield os.path.join(folder, name)
-
-
-def _read(path: str) -> Distribution | None:
-    """Reads one `.dist-info` or `.egg-info`; None if it names no distribution."""
-    distribution = PathDistribution(Path(path))
-    try:
-        metadata: Any = distribution.metadata
-        name, version = metadata["Name"], metadata["Version"]
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return None
-    if not name:
-        return None
-    requires = [line for line in metadata.get_all("Requires-Dist") or () if not _OF_EXTRA.search(line)]
-    named = {_normalised(match[1]) for line in requires if (match := _REQUIREMENT.match(line)) is not None}
-    record = distribution.read_text("RECORD")
-    if record is not None:
-        rows = [row for row in csv.reader(record.splitlines()) if row]
-        tops, digest = _top_levels(row[0] for row in rows), _record_hash(rows)
-    else:  # Debian's packages and old eggs have no RECORD
-        tops = sorted((distribution.read_text("top_level.txt") or name.replace("-", "_")).split())
-        digest = ""
-    editable_root = None
-    with contextlib.suppress(ValueError, KeyError, AttributeError, TypeError):
-        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
-        if origin.get("dir_info", {}).get("editable"):
-            editable_root = unquote(urlparse(origin["url"]).path)
-    return Distribution(name, version or "", digest, tops, sorted(named), path, editable_root)
+@lru_cache(maxsize=4096)
+def _distribution(path: str, stamps: tuple[Stamp | None, ...]) -> Distribution:
+    return Distribution(path)
 
 
 def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _record_hash(rows: list[list[str]]) -> str:
-    counted = []
-    for name, *rest in rows:
-        folder, entry = os.path.split(name)
-        is_own = folder.endswith(".dist-info") and entry in _OWN_ENTRIES
-        if not (is_own or name.startswith(("..", "/")) or name.endswith(".pyc")):
-            counted.append("\0".join([name, *rest[:1]]))
-    return blake3("\n".join(sorted(counted)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def _top_levels(names: Iterable[str]) -> list[str]:
-    parts = (name.partition("/") for name in names if name.endswith(_CODE_SUFFIXES))
-    tops = {first if inner else first.partition(".")[0] for first, inner, _ in parts if first != ".."}
-    return sorted(
-        top for top in tops if top != "__pycache__" and not top.endswith((".dist-info", ".egg-info", ".data"))
-    )
 
 
 def _code_files(root: str, inner: str = "") -> list[str]:
@@ -282,25 +263,6 @@ def _bytes_hash(folder: str, names: Iterable[str]) -> str:
             hasher.update(b"%d:%s\0%d:" % (len(os.fsencode(name)), os.fsencode(name), len(data)))
             hasher.update(data)
     return hasher.hexdigest()[:32]
-
-
-@lru_cache(maxsize=8)
-def _memoised(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            info = os.fstat(file.fileno())
-            return dict(json.load(file)) if info.st_uid == os.geteuid() and not info.st_mode & 0o022 else {}
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _save(path: str, memo: dict[str, Any]) -> None:
-    folder = os.path.dirname(path)
-    with contextlib.suppress(OSError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".tmp-", delete=False) as file:
-            json.dump({p: row for p, row in memo.items() if os.path.exists(p)}, file, separators=(",", ":"))
-        os.replace(file.name, path)
 
 
 # -- what this process has loaded -------------------------------------------------------------------------
@@ -349,38 +311,31 @@ def _is_other_machine_code(path: str) -> bool:
         return False
     # An installer may have moved the old file before it removed it: of that the folder says nothing.
     gone = os.sep + os.path.basename(real) + _DELETED
-    return bool(_loaded_from(path)) or any(name[0].endswith(gone) for _, *name in mapped if name)
-
-
-def _loaded_from(path: str) -> list[Any]:
-    return [one for one in list(sys.modules.values()) if space_of(one).get("__file__") == path]
+    return bool(loaded_from(path)) or any(name[0].endswith(gone) for _, *name in mapped if name)
 
 
 def runs_as_written(path: str, *, is_library: bool = False) -> bool:
     """Whether what this process has loaded from a file, if anything, is what the file holds now."""
     if not path.endswith(".py"):
         return not _is_other_machine_code(path)
-    return all(_is_as_written(m, path, is_library) for m in _loaded_from(path) if type(m) is ModuleType)
+    return all(_is_as_written(m, path, is_library) for m in loaded_from(path) if type(m) is ModuleType)
 
 
 def _is_as_written(module: ModuleType, path: str, is_library: bool) -> bool:
-    """Whether a module holds what the text of its file says, as far as functions and constants show. In a
-    library `None` and containers may stand for what is set later, from elsewhere, too."""
+    """Whether a module holds what the text of its file says, as far as functions and literals show. What the
+    file's own code may fill is not told, and in a library neither are None and containers."""
     try:
         source = read_source(path, module.__name__)
     except UnkeyableError:
         return False
-    # If the file may have changed since this process began, all definitions of a name must match.
-    changed_ns = max(source.stamp[3:])
-    is_young = not is_library and changed_ns + racy_window_ns(source.stamp[0]) > started_ns()
     for name, value in list(vars(module).items()):
         functions = _own_functions(value) if isinstance(value, type) else [value]
         codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        if any(code.co_filename == path and not source.makes(code, is_only=is_young) for code in codes):
+        if any(code.co_filename == path and not source.makes(code) for code in codes):
             return False
         literal = source.literals.get(name, value)
         is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
-        if not is_young and type(literal) is type(value) and type(literal) in (dict, list, set):
+        if type(literal) is type(value) and type(literal) in (dict, list, set):
             is_fixed &= not source.alters.may_alter(name, type(literal))  # as a registry is filled
         if literal is not value and is_fixed and not source.says(name, value):
             return False

@@ -156,13 +156,13 @@ class ItemEncoder(Encoder):
 
 def is_library(held: type | FunctionType) -> bool:
     """Whether a class or function is a library's, and counts by name."""
-    from prepcache.keys.code import labels
+    from prepcache.keys.code import project
     from prepcache.keys.code.project import Place
 
     places = _places(tuple(sys.path))
     if isinstance(held, FunctionType):
-        return labels.Labels(places).is_library(held)
-    return labels.place_of_class(held, places) is not Place.PROJECT
+        return project.Labels(places).is_library(held)
+    return project.Labels(places).place_of_class(held) is not Place.PROJECT
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,6 @@ A part whose name or value looks secret is shown as a keyed hash; what its diges
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import linecache
 import os
@@ -19,7 +18,6 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.dynamic_lookups import Questions
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
@@ -60,10 +58,7 @@ def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, A
         hasher.update(text_bytes(path))
         is_dict = type(value) is dict and all(type(key) is str for key in value)
         if not (is_dict or type(value) in (list, tuple)) or not 0 < len(value) <= LEAF_LIMIT:
-            raw = b""
-            # Looked at again, what has no stable bytes any more has changed, and is not refused.
-            with contextlib.suppress(*[UnkeyableError] * reach.is_again):
-                raw = encoded(value, path)
+            raw = encoded(value, path)
             hasher.update(length(len(raw)) + raw)
             digest = blake3(raw).hexdigest()
             is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
@@ -155,23 +150,15 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     installed = Environment()
     search = [os.path.dirname(file), package_root(file), *sys.path]
     graph = ImportGraph(Places(installed.installed), search)
-    module = dotted_name(file)
-    graph.add_file(module, file)
-    asked = Questions(set())
-    definitions: dict[str, str] = {}
-    for name, source in sorted((name, graph.sources.get(path)) for name, path in graph.modules.items()):
-        if source is not None:
-            asked.note_code(source.code)
-            codes = [code for code in nested(source.code) if "<" not in code.co_qualname]
-            definitions |= {f"{name}.{code.co_qualname}": fingerprint(code) for code in codes}
-    if f"{module}.{function_name}" not in definitions:
-        own = [name.removeprefix(f"{module}.") for name in definitions if name.startswith(f"{module}.")]
-        known = ", ".join(sorted(own)[:10]) or "nothing"
+    graph.add_file(dotted_name(file), file)
+    codes = [code for code in nested(graph.sources[file].code) if "<" not in code.co_qualname]
+    definitions = {code.co_qualname: fingerprint(code) for code in codes}
+    if function_name not in definitions:
+        known = ", ".join(sorted(definitions)[:10]) or "nothing"
         raise UnkeyableError(f"{path} does not define {function_name!r}; it defines {known}")
     return {
         "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
         "definitions": definitions,
-        "variables": asked.variables(),
         "distributions": installed.counted(graph.top_levels),
     }
 

@@ -1,7 +1,7 @@
 """The recipe: code fingerprint, config, environment, version and expand, as one digest and readable parts.
 
     parts = {
-      "format": 15, "name": "prep.tokenize",
+      "format": 16, "name": "prep.tokenize",
       "code": {"mode": "script", "files": {name: digest}, "definitions": {label: digest},
                "values": {label: {"digest", "text"}}, "attributes": {place: {"digest", "text"}},
                "variables": {name: value}, "untracked": [names]},
@@ -31,10 +31,10 @@ from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import labels
+from prepcache.keys.code import project
 from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classes
-from prepcache.keys.code.dynamic_lookups import files_named_in
 from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.names import files_named_in
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.encoding.encoder import Encoder, canonical_order
 from prepcache.keys.environment import Environment, default_dtype, lately
@@ -45,7 +45,7 @@ from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part, notes_on_ranks
 
-RECIPE_VERSION = 15
+RECIPE_VERSION = 16
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
@@ -259,67 +259,70 @@ def with_classes(made: Recipe, classes: Iterable[type]) -> Recipe:
 def again(made: Recipe) -> tuple[State, Dependencies]:
     """What counts of the same function and config as it is now, and what they reach."""
     assert made.preprocess is not None
-    state, _, reach = _look(made.preprocess, {**made.asked, "trust": "stat"}, made.classes, is_again=True)
-    return state, reach
+    reach, leaves, _ = _walk(made.preprocess, {**made.asked, "trust": "stat"}, lately())
+    refer_classes(made.classes, reach)
+    return _state(RecipeDigest(""), leaves, reach), reach
 
 
 def _look(
-    preprocess: Callable[..., Any],
-    asked: dict[str, Any],
-    classes: tuple[type, ...],
-    *,
-    is_again: bool = False,
+    preprocess: Callable[..., Any], asked: dict[str, Any], classes: tuple[type, ...]
 ) -> tuple[State, dict[str, Any], Dependencies]:
-    """Walks the function and the config. `is_again`: for its rows alone, without distributions."""
-    code, trust = asked["code"], asked["trust"]
-    function, stat_cache = _function_of(preprocess), user_stat_cache()
-    installed = lately() if is_again else Environment()
-    places = Places(installed.installed)
-    reach = Dependencies(
-        ImportGraph(places),
-        places,
-        asked["untracked"],
-        checkout_of(function),
-        lambda path: digest_file(path, stat_cache, trust).digest,
-        path_hook(stat_cache, trust),
-        counts_code=code is not None,
-    )
-    reach.is_again = is_again
-    if code is not None:
-        reach.add("preprocess", preprocess)
-    leaves, config_digest = config_part(asked["config"], reach)
-    reach.run()
-    if code == "script" and not is_again:
+    """The state, and the parts of the recipe that is made of it."""
+    code, installed = asked["code"], lately()
+    reach, leaves, config_digest = _walk(preprocess, asked, installed)
+    if code == "script":
         for path, module in sorted(reach.sources.items()):
             reach.graph.add_file(module, path)
-    if code is not None:
-        # By what they reach, also where the function's files count whole: theirs may be a script's.
-        refer_classes(classes, reach)
-        reach.add_loaded()
+    # By what they reach, also where the function's files count whole: theirs may be a script's.
+    refer_classes(classes, reach)
+    # Code tells by itself whether its asserts are there; files do not.
+    by_file = reach.is_following and code is not None
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,
-        "name": asked["name"] or _name_of(preprocess, function),
-        "code": code_part(code, reach, stat_cache),
+        "name": asked["name"] or _name_of(preprocess, _function_of(preprocess)),
+        "code": code_part(code, reach, user_stat_cache()),
         "config": leaves,
-        "environment": {DEFAULT_DTYPE: default_dtype()},
+        "environment": {DEFAULT_DTYPE: default_dtype()}
+        | environment_part(
+            installed, reach.top_levels | reach.graph.top_levels, asked["environment"], by_file
+        ),
         "version": asked["version"],
         "expand": bool(asked["expand"]),
         "read": asked["read"],
     }
-    if not is_again:
-        # Code tells by itself whether its asserts are there; files do not.
-        by_file = reach.modules.is_followed and code is not None
-        top_levels = reach.top_levels | reach.graph.top_levels
-        parts["environment"] |= environment_part(installed, top_levels, asked["environment"], by_file)
-    stat_cache.flush()
+    user_stat_cache().flush()
+    return _state(_digest(parts, config_digest, reach), leaves, reach), parts, reach
+
+
+def _walk(
+    preprocess: Callable[..., Any], asked: dict[str, Any], installed: Environment
+) -> tuple[Dependencies, dict[str, Any], str]:
+    """Walks the function and the config: what they reach, the leaves of the config, and its digest."""
+    trust, stat_cache, places = asked["trust"], user_stat_cache(), Places(installed.installed)
+    reach = Dependencies(
+        ImportGraph(places),
+        places,
+        asked["untracked"],
+        checkout_of(_function_of(preprocess)),
+        lambda path: digest_file(path, stat_cache, trust).digest,
+        path_hook(stat_cache, trust),
+        counts_code=asked["code"] is not None,
+    )
+    if reach.counts_code:
+        reach.add("preprocess", preprocess)
+    leaves, config_digest = config_part(asked["config"], reach)
+    reach.run()
+    return reach, leaves, config_digest
+
+
+def _state(digest: RecipeDigest, leaves: dict[str, Any], reach: Dependencies) -> State:
     rows: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}
-    rows |= {f"{name}{DEFINITION}": digest for name, digest in parts["code"]["definitions"].items()}
+    rows |= {f"{name}{DEFINITION}": digest for name, digest in reach.definitions.items()}
     rows |= {f"config.{path}": leaf["digest"] for path, leaf in leaves.items()}
     rows |= {f"${name}": value for name, value in reach.variables.items()}
-    rows |= dict.fromkeys(f"{LOADED}{name}" for name in reach.modules.loaded)
-    rows[DEFAULT_DTYPE] = parts["environment"][DEFAULT_DTYPE]
-    digest = _digest(parts, config_digest, reach)
-    return State(digest, rows, frozenset(reach.objects), frozenset(os.environ)), parts, reach
+    rows |= dict.fromkeys(f"{LOADED}{name}" for name in reach.loaded)
+    rows[DEFAULT_DTYPE] = default_dtype()
+    return State(digest, rows, frozenset(reach.objects), frozenset(os.environ))
 
 
 def _copied(value: Any) -> Any:
@@ -333,18 +336,16 @@ def _copied(value: Any) -> Any:
 def _function_of(value: Any) -> FunctionType | None:
     """The Python function behind a callable, for its name and its checkout; None for one of a library."""
     for _ in range(16):
+        if isinstance(value, FunctionType) and "__wrapped__" not in vars(value):
+            return value
         if isinstance(value, functools.partial):
             value = value.func
         elif isinstance(value, types.MethodType):
             value = value.__func__
         elif isinstance(value, types.MethodWrapperType):  # `partial(f).__call__`
             value = value.__self__
-        elif isinstance(value, FunctionType):
-            if (wrapped := vars(value).get("__wrapped__")) is None:
-                return value
-            value = wrapped
-        elif type(value) is functools._lru_cache_wrapper:
-            value = value.__wrapped__
+        elif isinstance(value, FunctionType | functools._lru_cache_wrapper):
+            value = vars(value)["__wrapped__"]
         else:
             calls = (vars(base).get("__call__") for base in type(value).__mro__)
             held = vars(value).values() if isinstance(value, type) else calls
@@ -355,10 +356,10 @@ def _function_of(value: Any) -> FunctionType | None:
 def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     target = preprocess if isinstance(preprocess, type) else type(preprocess)
     if function is not None and not function.__qualname__.endswith("__call__"):
-        return f"{labels.module_label(function.__globals__)}.{function.__qualname__}"
+        return f"{project.module_label(function.__globals__)}.{function.__qualname__}"
     if isinstance(preprocess, types.BuiltinFunctionType):
         return f"{preprocess.__module__}.{preprocess.__qualname__}"
-    return f"{labels.class_module_label(target)}.{target.__qualname__}"
+    return f"{project.class_module_label(target)}.{target.__qualname__}"
 
 
 def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:

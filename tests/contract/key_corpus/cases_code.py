@@ -141,7 +141,7 @@ MODULES = [
         swap("packed.txt", "* 1", "* 2"),
         job="import sys, zipfile\nfrom pathlib import Path\nhere = Path(__file__).resolve().parent\n"
         "with zipfile.ZipFile(here / 'packed.zip', 'w') as file:\n    file.write(here / 'packed.txt', 'packed.py')\n"
-        "sys.path.insert(0, str(here / 'packed.zip'))\nfrom prep import f as fn\n"),
+        "sys.path.insert(0, str(here / 'packed.zip'))\nfrom prep import f as fn\n", is_refused=True),
     must_change("entry script's own function", {}, swap("job.py", "* 1", "* 2"), job="def fn(x):\n    return x * 1\n"),
     must_change("entry script's own constant", {}, swap("job.py", "K = 1", "K = 2"), job="K = 1\n\ndef fn(x):\n    return x * K\n"),
     must_change("function in a notebook's cell", {}, swap("job.py", "* 1", "* 2"),

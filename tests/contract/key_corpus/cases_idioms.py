@@ -193,10 +193,15 @@ LOADED = JOB + "import plugin\nitems = [0]\n"
 PLACE = "import os, pathlib\nHERE = pathlib.Path(__file__).parent\n\n"
 
 
-def loaded(name: str, source: str, file: str, old: str, new: str) -> Case:
+def loaded(name: str, source: str, file: str, old: str, new: str, **more: object) -> Case:
     """A case in which the function gets a module by a computed name that the job had loaded before."""
     return must_change(
-        f"observed: {name}", {"prep.py": source, **PLUGIN}, swap(file, old, new), job=LOADED, runs=True
+        f"observed: {name}",
+        {"prep.py": source, **PLUGIN},
+        swap(file, old, new),
+        job=LOADED,
+        runs=True,
+        **more,
     )
 
 
@@ -227,9 +232,9 @@ OBSERVED = [
     loaded("module loaded before, edited", IMPORTS, "plugin.py", "import g", "import g  # edited"),
     loaded("module that a module loaded before imports", FROM_IMPORTS, "inner.py", "return 1", "return 2"),
     loaded("module found in sys.modules by a computed name, edited", "import sys\n\ndef f(x):\n    return sys.modules[str('plug') + 'in'].g(x)\n",
-           "inner.py", "return 1", "return 2"),
+           "inner.py", "return 1", "return 2", is_refused=True),
     loaded("module that __import__ gives by a computed name, edited", "def f(x):\n    return __import__(str('plug') + 'in').g(x)\n",
-           "inner.py", "return 1", "return 2"),
+           "inner.py", "return 1", "return 2", is_refused=True),
     loaded("module found by find_spec and a computed name, edited",
            "import importlib.util\n\ndef f(x):\n    return importlib.util.find_spec(str('plug') + 'in').origin\n",
            "plugin.py", "import g", "import g  # edited"),

@@ -12,10 +12,13 @@ Invariants:
 
 from __future__ import annotations
 
+import abc
 import os
 import sys
+import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -23,19 +26,54 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import dynamic_lookups, labels, resolution
-from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
-from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
+from prepcache.keys.code import project, resolution
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.module_state import ModuleState
-from prepcache.keys.code.names import FRAME_READERS, all_names, cell_chains, global_chains, is_attribute_bag
+from prepcache.keys.code.names import (
+    FRAME_READERS,
+    Questions,
+    all_names,
+    cell_chains,
+    global_chains,
+    is_attribute_bag,
+    is_dynamic,
+    names_in_annotations,
+    names_in_texts,
+)
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.builtins import Parts
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, state_of
 from prepcache.keys.secrets import holds_secret
+
+_SKIPPED_OF_CLASSES = frozenset(
+    {
+        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__",
+        "__annotations__", "__slots__", "__match_args__", "__orig_bases__",
+        "__static_attributes__", "__parameters__", "__abstractmethods__", "__dataclass_fields__",
+        "__dataclass_params__", "__final__", "__signature__", "__protocol_attrs__",
+        "__non_callable_proto_members__", "__annotate__", "__annotate_func__", "__annotations_cache__",
+        "__classcell__", "__type_params__", "__class_vars__", "_abc_impl", "_is_protocol",
+        "_is_runtime_protocol", "__slotnames__", "_value2member_map_", "_unhashable_values_",
+        "_unhashable_values_map_", "_hashable_values_", "_inverted_",
+    }
+)  # fmt: skip
+"""What its text says already, bookkeeping, and what use fills."""
+_STATED_OF_CLASSES = ("__annotations__", "__slots__", "__match_args__", "__orig_bases__")
+_OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")
+"""What msgspec keeps outside of attributes."""
+_OF_PYDANTIC = frozenset(
+    {"__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__", "__pydantic_config__"}
+)
+_C_DESCRIPTORS = (
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
 
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
@@ -44,6 +82,7 @@ MOST_ROWS = 1024
 """Attributes that are rows of their own; further objects are written where they are met."""
 
 
+@dataclass(eq=False)
 class Dependencies:
     """What the preprocessing function and the config depend on. Lives for one fingerprint.
 
@@ -58,49 +97,46 @@ class Dependencies:
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
-        is_of_loaded: whether only a computed name may lead to what is counted: refused only if too deep.
+        is_following: whether some function imports a module of the project itself.
+        is_settling: whether settings of libraries are counted that may not be loaded in the next job.
+        loaded: the modules that were met and are loaded.
+        whole_files: the code of modules that count whole.
+        whole_objects: labels of the objects that were met and all of whose attributes count, by address.
     """
 
-    def __init__(
-        self,
-        graph: ImportGraph,
-        places: Places,
-        untracked: Iterable[str],
-        root: str | None,
-        file_digest: Callable[[str], bytes],
-        on_path: Callable[[Any, Encoder], bytes | None],
-        counts_code: bool = True,
-    ) -> None:
-        self.definitions: dict[str, str] = {}
-        self.values: dict[str, Value] = {}
-        self.owners: dict[str, Any] = {}
-        self.variables: dict[str, str | None] = {}
-        self.top_levels: set[str] = set()
-        self.sources: dict[str, str] = {}
-        self.codes: dict[str, list[CodeType]] = {}
-        self.ignored: set[str] = set()
-        self.leaves_out = self.is_again = self.is_of_loaded = False
-        self.root = root
-        self.texts: set[str] = set()
-        self.unstable: dict[str, UnkeyableError] = {}
-        self.objects: set[str] = set()
-        self.labels = labels.Labels(places)
-        self.modules = ModuleState(graph)
-        self.whole_modules: set[int] = set()
-        self.file_digest = file_digest
-        self.on_path = on_path
+    graph: ImportGraph
+    places: Places
+    untracked: Sequence[str]
+    root: str | None
+    file_digest: Callable[[str], bytes]
+    on_path: Callable[[Any, Encoder], bytes | None]
+    counts_code: bool
+    definitions: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    owners: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, str | None] = field(default_factory=dict)
+    top_levels: set[str] = field(default_factory=set)
+    sources: dict[str, str] = field(default_factory=dict)
+    codes: dict[str, list[CodeType]] = field(default_factory=dict)
+    ignored: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+    unstable: dict[str, UnkeyableError] = field(default_factory=dict)
+    objects: set[str] = field(default_factory=set)
+    loaded: set[str] = field(default_factory=set)
+    whole_files: dict[str, CodeType] = field(default_factory=dict)
+    whole_modules: set[int] = field(default_factory=set)
+    whole_objects: dict[int, str] = field(default_factory=dict)
+    leaves_out: bool = False
+    is_following: bool = False
+    is_settling: bool = False
+    _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
+    _rows: int = 0
+    _slots: set[tuple[int, str]] = field(default_factory=set)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.labels = project.Labels(self.places)
         self.asked = Questions(self.texts)
-        self.graph = graph
-        self._places = places
-        self._counts_code = counts_code
-        self._untracked = tuple(untracked)
-        self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._of_sets: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
-        self.whole_objects: dict[int, str] = {}
-        """Labels of the objects that were met and all of whose attributes count, by address."""
-        self._rows = 0
-        self._slots: set[tuple[int, str]] = set()
-        self._counts: dict[str, int] = {}
 
     def add(self, label: str, value: Any) -> None:
         self.count_value(label, value, self)
@@ -115,27 +151,22 @@ class Dependencies:
             else:
                 visit, arguments = self._queue.popleft()
                 visit(*arguments)
-            if not self._queue:  # what sets hold comes last, by name: they give it no order
-                self._queue.extend(rest[1:] for rest in sorted(self._of_sets, key=lambda rest: rest[0]))
-                self._of_sets.clear()
-
-    def add_loaded(self) -> None:
-        """Counts what a module may be looked up for by a name that code computes. Comes last: a value has its
-        place in what leads to it for certain."""
-        self.is_of_loaded, count = True, -1
-        while dynamic_lookups.ANY in self.asked.topics and count != len(self.values):
-            count = len(self.values)
-            self.modules.count_loaded(self)
-            self.run()
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
         topics = self.asked.topics
-        named = dynamic_lookups.names_in_texts(self.asked.texts | self.texts) if "frames" in topics else ()
+        if self.asked.finder and not self.is_untracked("sys.modules"):
+            raise UnkeyableError(
+                f"{self.asked.finder} looks modules up in sys.modules, or by __import__, under a name that "
+                "it computes, so what it uses is unknown: call importlib.import_module(name), which is "
+                "observed, or exclude the look-up with untracked=('modules',)",
+                path=self.asked.finder,
+            )
+        named = names_in_texts(self.asked.texts | self.texts) if "frames" in topics else ()
         for label, held in self.labels.definitions() if topics else ():
             if label not in self.definitions:
                 continue
-            space = labels.globals_of(held)
+            space = project.globals_of(held)
             if "docs" in topics:
                 docs = vars(held).get("__doc__")
                 if isinstance(held, FunctionType):
@@ -177,9 +208,9 @@ class Dependencies:
         for name, chains in sorted(global_chains(code).items()):
             resolution.count_global(self, space, module, name, chains)
         self.asked.note_code(code)
-        if dynamic_lookups.is_dynamic(code):
+        if is_dynamic(code):
             resolution.count_home(self, space, path)
-        self.modules.follow(self, code, module, is_of_package="__path__" in space)
+        resolution.follow_imports(self, code, module, is_of_package="__path__" in space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
         """Notes the project's file that a definition was loaded from; None if there is none."""
@@ -189,19 +220,19 @@ class Dependencies:
         path: str = os.path.abspath(own if is_typed and not os.path.isabs(filename) else filename)
         is_file = not filename.startswith("<") and not path.endswith(_EXTENSIONS) and os.path.isfile(path)
         # A template has no module, and counts by the code that was compiled from it.
-        if not is_file or "__name__" not in space or self._places.of(path) is not Place.PROJECT:
+        if not is_file or "__name__" not in space or self.places.of(path) is not Place.PROJECT:
             return None
         self.sources.setdefault(path, self.labels.of_module(space))
         return path
 
     def _visit_class(self, label: str, cls: type) -> None:
-        space = labels.globals_of(cls)
+        space = project.globals_of(cls)
         self.definitions[label] = CLASS
         for said in (vars(cls)[way] for way in _SAYING_WHAT_COUNTS if way in vars(cls)):
             self.leaves_out |= not (isinstance(said, FunctionType) and self.labels.is_library(said))
         if isinstance(file := space.get("__file__"), str):
             self._note_file(space, file)
-        self.refer_library(labels.class_module(cls))
+        self.refer_library(project.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._named_variables(variables_of(cls))
         resolution.count_named(self, space, names_in_annotations(annotations_of(cls).values(), space))
@@ -220,7 +251,7 @@ class Dependencies:
                 self.variables[name] = os.environ.get(name)
 
     def is_untracked(self, label: str) -> bool:
-        for name in self._untracked:
+        for name in self.untracked:
             if label.endswith((f".{name}", f"[{name}]")):  # and never `preprocess`, the function itself
                 self.ignored.add(name)
                 return True
@@ -234,7 +265,7 @@ class Dependencies:
         if slot in self._slots or self.is_untracked(label):
             return
         self._slots.add(slot)
-        unique = labels.unique(label, self.values, self._counts)
+        unique = project.unique(label, self.values, self._counts)
         self.values[unique] = ABSENT
         self.owners[unique] = owner
         encoder = ValueEncoder(self, is_config=of[0])
@@ -259,10 +290,7 @@ class Dependencies:
         )
 
     def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:
-        """What stands for a value without stable bytes: its identity, or its class if none is refused."""
-        is_too_deep = isinstance(error.__context__, RecursionError)  # it has bytes, deep down
-        if self.is_of_loaded and not is_too_deep:
-            return labels.class_module_label(type(value)) + "." + type(value).__qualname__
+        """What stands for a value without stable bytes: its identity."""
         self.unstable.setdefault(label, error)
         return identity_of(value)
 
@@ -275,8 +303,7 @@ class Dependencies:
             self.whole_objects[id(value)] = label
         self._rows += len(pairs)
         self.objects.add(label)
-        name = f"{label} {[name for name, _ in pairs]}"  # methods of one object read different parts of it
-        self._later(name, by, self._visit_object, label, value, pairs, of)
+        self._queue.append((self._visit_object, (label, value, pairs, of)))
         return label
 
     def number_object(self, value: Any, by: ValueEncoder) -> str | None:
@@ -293,27 +320,27 @@ class Dependencies:
         if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
             name = function.__qualname__
         space = function.__globals__  # a module that was loaded again has two
-        module = self.labels.known(space) or self._give(space, labels.module_label(space), by)
+        module = self.labels.known(space) or self._give(space, project.module_label(space), by)
         return self._refer(function, f"{module}.{name}", self._visit_function, by)
 
     def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:
         self.leaves_out |= is_registered(cls)
-        name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
+        name = f"{project.class_module_label(cls)}.{cls.__qualname__}"
         if not self.labels.is_project(cls):
-            self.refer_library(labels.class_module(cls))
+            self.refer_library(project.class_module(cls))
             return name
         return self._refer(cls, name, self._visit_class, by)
 
-    def refer_module(self, module: ModuleType, by: ValueEncoder) -> None:
-        if self._counts_code:
-            self._later(module.__name__, by, resolution.count_module, self, module, ())
+    def refer_module(self, module: ModuleType) -> None:
+        if self.counts_code:
+            self._queue.append((resolution.count_module, (self, module, ())))
 
     def refer_library(self, module: str) -> None:
         """Counts a module's distribution, or the bytes of an extension module of the project."""
-        name, file = labels.file_of(module)
-        if file is not None and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
+        name, file = project.file_of(module)
+        if file is not None and file.endswith(_EXTENSIONS) and self.places.of(file) is Place.PROJECT:
             self.graph.add_extension(name, file)
-        elif module.partition(".")[0] in self._places.owned:
+        elif module.partition(".")[0] in self.places.owned:
             self.top_levels.add(module.partition(".")[0])
 
     def _refer(
@@ -322,31 +349,25 @@ class Dependencies:
         label = self.labels.known(value)
         if label is None:
             label = self._give(value, wanted, by)
-            if self._counts_code:
-                self._later(label, by, visit, label, value)
+            if self.counts_code:
+                self._queue.append((visit, (label, value)))
         return label
 
     def _give(self, value: Any, wanted: str, by: ValueEncoder | None) -> str:
         label = self.labels.give(value, wanted)
-        if label != wanted and by is not None and by.set_depth and not self.is_of_loaded:
+        if label != wanted and by is not None and by.set_depth:
             raise by.refuse(f"a set gives no order to two things named {wanted}: use a list or a tuple")
         return label
 
-    def _later(self, name: str, by: ValueEncoder | None, visit: Callable[..., None], *arguments: Any) -> None:
-        if by is not None and by.set_depth:
-            self._of_sets.append((name, visit, arguments))
-        else:
-            self._queue.append((visit, arguments))
-
 
 def name_of(cls: type) -> str:
-    return f"{labels.class_module(cls)}.{cls.__qualname__}"
+    return f"{project.class_module(cls)}.{cls.__qualname__}"
 
 
 def refer_classes(classes: Sequence[type], reach: Dependencies) -> None:
     """Counts the code of the classes of items, where they are names. Sorted by name."""
     own: dict[str, type] = {}
-    for cls in filter(reach.labels.is_project, classes):
+    for cls in filter(reach.labels.is_project, classes if reach.counts_code else ()):
         if own.setdefault(name_of(cls), cls) is not cls:
             raise UnkeyableError(
                 f"items: two classes are named {name_of(cls)}: rename one, or pass plain values as items and "
@@ -354,3 +375,64 @@ def refer_classes(classes: Sequence[type], reach: Dependencies) -> None:
             )
         reach.refer_class(cls)
     reach.run()
+
+
+# -- what counts of a class ------------------------------------------------------------------------------
+
+
+def attributes_of(cls: type) -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
+        is_kept = not (name in _SKIPPED_OF_CLASSES or name.startswith("__pydantic")) or name in _OF_PYDANTIC
+        is_made = isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is cls
+        is_made = is_made or type(value).__name__ == "CField"  # of ctypes' `_fields_`
+        if is_kept and not is_made and not (name == "__hash__" and _is_generated(cls, value)):
+            yield name, value
+
+
+def _is_generated(cls: type, value: Any) -> bool:
+    """Whether a library made a method from text: a hash then follows from the fields, and attrs' differs from
+    process to process."""
+    home = getattr(sys.modules.get(cls.__module__), "__dict__", None)
+    is_function = isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<")
+    return is_function and value.__globals__ is not home
+
+
+def described(cls: type) -> Iterator[tuple[str, Any]]:
+    """What counts beside attributes: labels below the class, and values."""
+    if type(cls) is not type:
+        yield "__class__", type(cls)
+    for name in _STATED_OF_CLASSES:
+        if (said := vars(cls).get(name, {})) != {}:  # who asks a class for annotations leaves an empty dict
+            yield name, said
+    yield from ((name, getattr(cls, name)) for name in _OF_STRUCTS if hasattr(type(cls), name))
+    for name, one in vars(cls).get("__dataclass_fields__", {}).items():
+        if one.metadata:
+            yield f"{name}.metadata", dict(one.metadata)
+    for base in cls.__mro__:  # also a library's generic model, of which only the name counts
+        if arguments := vars(base).get("__pydantic_generic_metadata__", {}).get("args"):
+            yield f"<arguments of {base.__name__}>", arguments
+    if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
+        yield "<registered>", registered
+
+
+def _registered(cls: abc.ABCMeta) -> list[type]:
+    dump = getattr(sys.modules.get("_abc"), "_get_dump", None)
+    found = [] if dump is None else [kind for ref in dump(cls)[0] if (kind := ref()) is not None]
+    return sorted(found, key=lambda kind: (str(kind.__module__), kind.__qualname__))
+
+
+def annotations_of(cls: type) -> dict[str, Any]:
+    found = vars(cls).get("__annotations__")
+    return found if isinstance(found, dict) else {}
+
+
+def variables_of(cls: type) -> list[str]:
+    """The variables that are set and that a class of pydantic-settings may read: their names end in a field's
+    name, or hold it before a delimiter. An alias is a text and names one itself."""
+    if not any(base.__module__.partition(".")[0] == "pydantic_settings" for base in cls.__mro__[1:]):
+        return []
+    fields = tuple(name.lower() for name in annotations_of(cls))
+    delimiter = getattr(cls, "model_config", {}).get("env_nested_delimiter")
+    nested = [f"{name}{delimiter.lower()}" for name in fields] if delimiter else []
+    names = ((name, name.lower()) for name in os.environ)
+    return sorted(name for name, low in names if low.endswith(fields) or any(one in low for one in nested))

@@ -10,7 +10,6 @@ Invariants:
 """
 
 from __future__ import annotations
-import __future__
 
 import dis
 import functools
@@ -38,9 +37,6 @@ _STORE_NAME = dis.opmap["STORE_NAME"]
 _OF_TEXT = frozenset({"__doc__", "__firstlineno__"})
 
 _HAS_DOCSTRING = 0x4000000
-_FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
-_COMPILERS = frozenset({"compile", "eval", "exec"})
-"""What these compile has the `__future__` flags of the code that calls them."""
 
 _ADDRESS = re.compile(r"\d{6,}$")
 
@@ -81,9 +77,6 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int, int]]:
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
-    flags = code.co_flags & ~_HAS_DOCSTRING
-    if _COMPILERS.isdisjoint(code.co_names):
-        flags &= ~_FUTURE_ANNOTATIONS
     steps, handlers = _steps(code)
     return (
         steps,
@@ -95,7 +88,7 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
         code.co_argcount,
         code.co_posonlyargcount,
         code.co_kwonlyargcount,
-        flags,
+        code.co_flags & ~_HAS_DOCSTRING,
         code.co_name,
     )
 

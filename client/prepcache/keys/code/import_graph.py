@@ -23,22 +23,20 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
+from importlib.util import resolve_name
 from inspect import CO_OPTIMIZED
-from io import BytesIO
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
 
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
-from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
-from prepcache.keys.code.labels import ENTRY_SCRIPT, folders_of, space_of
-from prepcache.keys.code.names import Alters, all_names
-from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name
+from prepcache.keys.code.names import Alters, all_names, texts_in
+from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name, folders_of, loaded_from
 from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
@@ -58,15 +56,18 @@ class Import(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+@dataclass(eq=False)
 class SourceFile:
     """One state of a source file: its bytes, and the code that they compile to."""
 
-    def __init__(self, path: str, stamp: Stamp, data: bytes, code: CodeType) -> None:
-        self.path = path
-        self.stamp = stamp
-        self.digest = blake3(data).hexdigest()
-        self.code = code
-        self._data = data
+    path: str
+    stamp: Stamp
+    data: bytes
+    code: CodeType
+
+    @kept
+    def digest(self) -> str:
+        return blake3(self.data).hexdigest()
 
     @kept
     def imports(self) -> tuple[Import, ...]:
@@ -81,26 +82,19 @@ class SourceFile:
         return Alters([self.code])
 
     @kept
-    def _codes(self) -> dict[str, list[CodeType]]:
-        found: dict[str, list[CodeType]] = {}
-        for code in nested(self.code):
-            found.setdefault(code.co_name, []).append(code)
-        return found
+    def _codes(self) -> frozenset[CodeType]:
+        return frozenset(nested(self.code))
 
-    def makes(self, code: CodeType, *, is_only: bool = False) -> bool:
-        """Whether loading the file makes code that does the same; `is_only`: and no other under its name."""
-        same = self._codes.get(code.co_name, ())
-        if is_only:
-            prints = {fingerprint(one) for one in same if one.co_qualname == code.co_qualname}
-            return prints == {fingerprint(code)}
-        return code in same or fingerprint(code) in map(fingerprint, same)
+    def makes(self, code: CodeType) -> bool:
+        """Whether loading the file makes code that does the same."""
+        return code in self._codes or fingerprint(code) in map(fingerprint, self._codes)
 
     @kept
     def literals(self) -> dict[str, Any]:
         """The names that its text binds once, at the top level to a literal. Others are computed."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(self._data, self.path)
+            tree = ast.parse(self.data, self.path)
         names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
         bound = Counter(name.id for name in names if not isinstance(name.ctx, ast.Load))
         found = {}
@@ -185,14 +179,6 @@ class ImportGraph:
                     queue += [(one, name, is_package(source.path)) for one in source.imports]
         return sorted(found)
 
-    @kept
-    def loaded_of_project(self) -> list[str]:
-        """The modules of the project that are loaded, but for the script that runs."""
-        files = {name: space_of(module).get("__file__") for name, module in list(sys.modules.items())}
-        own = [n for n, f in files.items() if isinstance(f, str) and self._places.of(f) is Place.PROJECT]
-        found = {name: self._of_loaded(name) for name in sorted(own) if name not in ENTRY_SCRIPT}
-        return [name for name, one in found.items() if one is not None and one.path]
-
     # -- counting --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -217,7 +203,7 @@ class ImportGraph:
         try:
             source = self.sources[path] = read_source(path, name)
         except UnkeyableError:
-            if self._search is not None or not _is_loaded_from(path):
+            if self._search is not None or not loaded_from(path):
                 raise
             self.edited.add(path)
             return
@@ -283,13 +269,19 @@ class ImportGraph:
             spec = next(filter(None, (finder.find_spec(name, None) for finder in finders)), None)
         if spec is None:
             return Found()
+        if spec.origin is not None and not os.path.isfile(spec.origin):
+            raise UnkeyableError(
+                f"module {name} is no file of its own ({spec.origin}), so what it imports is unknown; unpack "
+                "its archive, or name the files that count with code=[paths], or use code=None and version=",
+                path=spec.origin,
+            )
         return self._classified(name, spec.origin, spec.submodule_search_locations or ()) or Found()
 
     def _classified(self, name: str, path: Any, folders: Iterable[str]) -> Found | None:
         """What a file, or the folders of a namespace package, stand for; None where there are none."""
         if name.partition(".")[0] in (*SELF_MODULES, *sys.builtin_module_names):
             return Found()
-        if not isinstance(path, str) or not (os.path.isfile(path) or archive_of(path)):
+        if not isinstance(path, str) or not os.path.isfile(path):
             return Found("", tuple(folders)) if folders else None
         place = self._places.of(path)
         if place is not Place.PROJECT:
@@ -299,14 +291,10 @@ class ImportGraph:
 
 def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
     """The absolute name that an import statement in `module` asks for; None beyond the top package."""
-    if statement.level == 0:
-        return statement.module or None
-    parts = module.split(".") if is_of_package else module.split(".")[:-1]
-    up = statement.level - 1
-    if up > len(parts) or not parts:
-        # A script run as `__main__` has no package: a relative import there raises when it runs.
-        return None
-    return ".".join([*parts[: len(parts) - up], *filter(None, [statement.module])]) or None
+    package = module if is_of_package else module.rpartition(".")[0]
+    with suppress(ImportError):
+        return resolve_name("." * statement.level + statement.module, package) or None
+    return None
 
 
 def homes_of(imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
@@ -342,38 +330,18 @@ def imports_in(code: CodeType) -> Iterator[Import]:
                     yield Import(len(text[1]), text[2])
 
 
-def _is_loaded_from(path: str) -> bool:
-    files = (space_of(module).get("__file__") for module in list(sys.modules.values()))
-    return any(isinstance(file, str) and os.path.abspath(file) == path for file in files)
-
-
-def archive_of(path: str) -> str | None:
-    """The archive that holds a module's source, which has this path in there; None for other paths."""
-    above = os.path.dirname(path)
-    while above and not os.path.isdir(above):
-        if os.path.isfile(above):
-            return above
-        above = os.path.dirname(above)
-    return None
-
-
 def read_source(path: str, name: str) -> SourceFile:
     """Reads a source file; an error calls it `name`, with the ways out."""
     read_at_ns = time.time_ns()
     try:
-        archive = None if os.path.isfile(path) else archive_of(path)
-        known, stamp = _read.get(path), stamp_of(os.stat(archive or path))
+        known, stamp = _read.get(path), stamp_of(os.stat(path))
         if known and known[0].stamp == stamp and not is_racy(stamp, known[1], racy_window_ns(stamp[0])):
             return known[0]
-        data, stamp = _read_stamped(archive or path)
-        if archive is not None:
-            with ZipFile(BytesIO(data)) as files:
-                data = files.read(os.path.relpath(path, archive))
+        data, stamp = _read_stamped(path)
         found = SourceFile(path, stamp, data, _code_of(path, stamp, data))
-    except (OSError, BadZipFile, KeyError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise UnkeyableError(
-            f"{name}: its source cannot be read ({reason}: {path}); restore it, or use code=None and "
+            f"{name}: its source cannot be read ({error.strerror}: {path}); restore it, or use code=None and "
             f"version=",
             path=path,
         ) from error

@@ -1,19 +1,28 @@
-"""Where a source file belongs: the project, an installed distribution, the standard library, or prepcache.
+"""Where files, modules and classes belong (the project, an installed distribution, the standard library, or
+prepcache), and stable names for them.
 
 The project is all that is none of the other three. Module files are named by how they are imported, other
 files relative to the checkout that holds them: its place is in no name.
+
+Invariants:
+    1. A label holds no address, path of the checkout, line number or cell counter.
+    2. Two objects of one fingerprint never share a label: the second of a name gets `#2`.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
-from collections.abc import Mapping, Set
+import weakref
+from collections.abc import Container, Mapping, Set
 from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from typing import Any
 
 import prepcache
 
@@ -44,25 +53,14 @@ class Places:
         self._installed = [(os.path.realpath(folder) + os.sep, tops) for folder, tops in installed.items()]
         self.owned = frozenset(top for tops in installed.values() for top in tops)
         self._known: dict[str, Place] = {}
-        self._folders: dict[str, str] = {}
         paths = sysconfig.get_paths()
         self._stdlib = tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib"))
 
     def of(self, path: str) -> Place:
         known = self._known.get(path)
         if known is None:
-            known = self._known[path] = self._find(self._real(path))
+            known = self._known[path] = self._find(os.path.realpath(path))
         return known
-
-    def _real(self, path: str) -> str:
-        """As `os.path.realpath`, but that each folder is looked up once."""
-        folder, name = os.path.split(path)
-        if name in ("", ".", "..") or os.path.islink(path):
-            return os.path.realpath(path)
-        real = self._folders.get(folder)
-        if real is None:
-            real = self._folders[folder] = os.path.realpath(folder)
-        return os.path.join(real, name)
 
     def tops_of(self, path: str) -> list[str]:
         """The top-level module that an installed file belongs to; none for other files."""
@@ -137,3 +135,176 @@ def working_folder() -> str | None:
     with suppress(OSError):
         return os.getcwd()
     return None
+
+
+# -- labels of what is loaded ----------------------------------------------------------------------------
+
+ENTRY_SCRIPT = ("__main__", "__mp_main__")
+"""The entry script: in the job, and in the workers that `multiprocessing` spawns."""
+
+_unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueDictionary()
+
+
+def module_label(namespace: dict[str, Any]) -> str:
+    """The name of the module of these globals; a script is named by its file."""
+    name = namespace.get("__name__")
+    if name not in ENTRY_SCRIPT and isinstance(name, str):
+        return name
+    spec = namespace.get("__spec__")
+    if spec is not None and getattr(spec, "name", None):
+        return str(spec.name)
+    file = namespace.get("__file__")
+    if file is None:  # a script has ended: its `__file__` is gone before what waits for the exit runs
+        file = getattr(namespace.get("__loader__"), "path", None)
+    return dotted_name(file) if isinstance(file, str) else "__main__"  # as notebook cells
+
+
+def class_module(cls: type) -> str:
+    """The module that a class names; some classes in C name none."""
+    name: object = cls.__module__
+    return name if isinstance(name, str) else ""
+
+
+def class_module_label(cls: type) -> str:
+    name = class_module(cls)
+    module = sys.modules.get(name)
+    return module_label(vars(module)) if name in ENTRY_SCRIPT and module is not None else name
+
+
+def folders_of(module: ModuleType) -> list[str]:
+    """Where a package's submodules lie. A namespace package's path may raise."""
+    try:
+        return [str(folder) for folder in getattr(module, "__path__", ())]
+    except (KeyError, TypeError, AttributeError):
+        return []
+
+
+def space_of(module: Any) -> dict[str, Any]:
+    """What a module, or what stands in the place of one, holds; no code of its runs."""
+    try:
+        space = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return space if isinstance(space, dict) else {}
+
+
+def loaded_from(path: str) -> list[Any]:
+    """The loaded modules that name a file as theirs."""
+    here = working_folder() or ""
+    files = ((one, space_of(one).get("__file__")) for one in list(sys.modules.values()))
+    return [one for one, file in files if isinstance(file, str) and os.path.join(here, file) == path]
+
+
+def globals_of(held: FunctionType | type) -> dict[str, Any]:
+    return space_of(sys.modules.get(class_module(held))) if isinstance(held, type) else held.__globals__
+
+
+def note_module(module: Any) -> None:
+    """Notes a loaded module that is not in `sys.modules`, as those that torch builds."""
+    if isinstance(module, ModuleType) and sys.modules.get(module.__name__) is not module:
+        _unregistered[module.__name__] = module
+
+
+def module_named(name: str) -> ModuleType | None:
+    return _unregistered.get(name) or sys.modules.get(name)
+
+
+def file_of(module: str) -> tuple[str, str | None]:
+    """A loaded module that has a file, and the file: one made by an extension module has its package's."""
+    file = space_of(module_named(module)).get("__file__")
+    if file is None and (package := module.rpartition(".")[0]):
+        return file_of(package)
+    return module, file if isinstance(file, str) else None
+
+
+def _is_in_c(cls: type) -> bool:
+    kinds = (WrapperDescriptorType, MethodDescriptorType)
+    return any(isinstance(value, kinds) and value.__objclass__ is cls for value in vars(cls).values())
+
+
+def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
+    """Whether a class names a module that does not define it: `make_dataclass` says `types`."""
+    codes = [value.__code__ for value in vars(cls).values() if isinstance(value, FunctionType)]
+    is_from_there = any(code.co_filename == space_of(module).get("__file__") for code in codes)
+    is_named = "<" in cls.__qualname__ or cls.__qualname__.split(".")[0] in space_of(module)
+    return bool(codes) and not is_from_there and not is_named
+
+
+def unique(wanted: str, taken: Container[str], counts: dict[str, int]) -> str:
+    """The wanted name, or that and a number; `counts` has the last number of each name."""
+    name, count = wanted, counts.get(wanted, 1)
+    while name in taken:
+        count += 1
+        name = f"{wanted}#{count}"
+    if count > 1:
+        counts[wanted] = count
+    return name
+
+
+class Labels:
+    """Gives each object its label, in the order in which they are met, and says what is the project's."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._projects: dict[type, bool] = {}
+        self._given: dict[int, tuple[str, Any]] = {}
+        self._names: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    def known(self, value: Any) -> str | None:
+        entry = self._given.get(id(value))
+        return None if entry is None else entry[0]
+
+    def functions(self) -> list[FunctionType]:
+        return [value for _, value in self._given.values() if isinstance(value, FunctionType)]
+
+    def definitions(self) -> list[tuple[str, FunctionType | type]]:
+        return [one for one in self._given.values() if isinstance(one[1], FunctionType | type)]
+
+    def give(self, value: Any, wanted: str) -> str:
+        label = unique(wanted, self._names, self._counts)
+        self._names.add(label)
+        self._given[id(value)] = (label, value)  # kept alive: an id is unique only while it lives
+        return label
+
+    def of_module(self, space: dict[str, Any]) -> str:
+        return self.known(space) or self.give(space, module_label(space))
+
+    def is_project(self, cls: type) -> bool:
+        if cls not in self._projects:
+            file = file_of(class_module(cls))[1]
+            is_in_c = file is not None and file.endswith(tuple(EXTENSION_SUFFIXES))  # whose bytes count
+            self._projects[cls] = not is_in_c and self.place_of_class(cls) is Place.PROJECT
+        return self._projects[cls]
+
+    def is_library(self, function: FunctionType) -> bool:
+        """The project's are those whose file or globals are. `functools.wraps` copies `__module__`."""
+        filename, file = function.__code__.co_filename, function.__globals__.get("__file__")
+        if filename.startswith("<frozen"):
+            return str(function.__globals__.get("__name__")).partition(".")[0] in sys.stdlib_module_names
+        is_ours = not isinstance(file, str) or self._places.of(file) is Place.PROJECT
+        if not os.path.isabs(filename) or (is_ours and isinstance(file, str)):
+            return not is_ours
+        return self._places.of(filename) is not Place.PROJECT
+
+    def place_of(self, module: Any) -> Place:
+        """Where a loaded module belongs."""
+        space = space_of(module)
+        if isinstance(file := space.get("__file__"), str):
+            return self._places.of(file)
+        name = str(space.get("__name__"))
+        if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
+            return Place.STDLIB
+        folders = folders_of(module)
+        return self._places.of(folders[0]) if folders else Place.PROJECT
+
+    def place_of_class(self, cls: type) -> Place:
+        name = class_module(cls)
+        module = module_named(name)
+        if _is_in_c(cls) and not isinstance(space_of(module).get("__file__"), str):
+            return Place.STDLIB
+        if module is None:
+            is_library = not name or name.partition(".")[0] in sys.stdlib_module_names
+            return Place.STDLIB if is_library else Place.PROJECT
+        place = self.place_of(module)
+        return Place.PROJECT if place is not Place.PROJECT and _is_made_elsewhere(cls, module) else place

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import labels
+from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
 from prepcache.keys.encoding.builtins import Parts
@@ -41,7 +41,6 @@ from prepcache.keys.encoding.objects import (
 from prepcache.keys.environment import check_machine_code
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import looks_like_path, name_bytes
-from prepcache.keys.secrets import holds_secret
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
@@ -128,7 +127,7 @@ class ValueEncoder(Encoder):
         if isinstance(value, type):
             return f"class:{self._walk.refer_class(value, self)}".encode()
         if isinstance(value, ModuleType):
-            self._walk.refer_module(value, self)
+            self._walk.refer_module(value)
             return f"module:{value.__name__}".encode()
         if isinstance(value, functools.partial):
             owner = getattr(value.func, "__self__", value)  # which `partialmethod` puts beside its method
@@ -141,14 +140,14 @@ class ValueEncoder(Encoder):
         module = value.__module__ or type(owner).__module__
         short = getattr(value, "__name__", "")  # any callable may be that of a method
         name = f"{module}.{value.__qualname__ if isinstance(value, BuiltinFunctionType) else short}"
-        labels.note_module(owner)
+        project.note_module(owner)
         self._walk.refer_library(module)
-        home = labels.module_named(module)
+        home = project.module_named(module)
         if home is not None and vars(home).get(short) is value:
             is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is not None
             # An object that the library does not hold itself is one that a job put there.
-            homes = (home, labels.module_named(type(owner).__module__))
-            is_held = any(one is owner for space in homes for one in labels.space_of(space).values())
+            homes = (home, project.module_named(type(owner).__module__))
+            is_held = any(one is owner for space in homes for one in project.space_of(space).values())
             if is_of_c or (is_held and self.is_library(type(owner))):
                 return f"library:{name}".encode()  # `random.randint`, owner and all
         if isinstance(value, MethodType):
@@ -276,11 +275,11 @@ def _text(value: Any) -> str:
             return repr(sorted(value, key=repr)) if cls in (set, frozenset) else repr(value)
         if cls in SCALARS:
             return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
-    if isinstance(value, FunctionType | type | BuiltinFunctionType):
-        return f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"  # Boost's have none
-    if isinstance(value, MethodType):
-        owner = "secret" if holds_secret(value.__self__) else _text(value.__self__)
-        return f"{getattr(value.__func__, '__name__', 'method')} of {owner}"
+    if isinstance(value, FunctionType | type | BuiltinFunctionType | MethodType):
+        name = getattr(
+            value, "__qualname__", getattr(value, "__name__", cls.__qualname__)
+        )  # Boost's has none
+        return f"{value.__module__}.{name}"
     if isinstance(value, ModuleType):
         return value.__name__
     if issubclass(cls, os.PathLike):  # its `__class__` may raise

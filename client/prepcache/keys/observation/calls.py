@@ -43,9 +43,9 @@ from types import CellType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.import_graph import read_source
-from prepcache.keys.code.labels import space_of
+from prepcache.keys.code.names import texts_in
+from prepcache.keys.code.project import space_of
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import OF_PYTHON, STATE, Kind, Watch, is_file_of_job
 
