@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import ImageFile
 
+from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.recipes import Recipe, recipe

@@ -271,8 +271,8 @@ class ImportGraph:
             return Found()
         if spec.origin is not None and not os.path.isfile(spec.origin):
             raise UnkeyableError(
-                f"module {name} is no file of its own ({spec.origin}), so what it imports is unknown; unpack "
-                "its archive, or name the files that count with code=[paths], or use code=None and version=",
+                f"module {name} lies in an archive ({spec.origin}), so what it imports is unknown: unpack "
+                "it, or name the files that count with code=[paths], or use code=None and version=",
                 path=spec.origin,
             )
         return self._classified(name, spec.origin, spec.submodule_search_locations or ()) or Found()
