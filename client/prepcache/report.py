@@ -283,8 +283,8 @@ def ask(artifacts: ArtifactSet) -> str:
         told = None
     if told is None:
         return NOT_KNOWN
-    is_file = any(one.section == "file" for one in told.differences)
-    return f"{told.summary} ({explain.COUNTS_FILES})" if is_file else told.summary
+    hint = explain.hint(told.differences)
+    return f"{told.summary} ({hint})" if hint else told.summary
 
 
 def changed_inputs(artifacts: ArtifactSet) -> list[str]:

@@ -89,7 +89,7 @@ def test_the_line_at_open_says_hit_or_miss_and_why(jobs):
 
     edit(jobs, "text.lower()", "text.upper()")
     line, _ = run(jobs)
-    assert "miss prep.tokenize: prep.py: def normalise changed; 4 items" in line
+    assert "miss prep.tokenize: prep.py changed, prep.normalise changed; 4 items" in line
 
     edit(jobs, "return 1", "return 2")
     line, _ = run(jobs)

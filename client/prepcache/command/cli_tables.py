@@ -23,7 +23,7 @@ from rich.text import Text
 
 from prepcache import __version__
 from prepcache.protocol import inspection
-from prepcache.protocol.explain import COUNTS_FILES, cues
+from prepcache.protocol.explain import cues, hint
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, page, room, warnings
 from prepcache.protocol.units import age_text, count_text, printable, size_text, span_text, user_name
@@ -234,9 +234,8 @@ def explanation(told: inspection.Explanation) -> None:
         "recipe": told.recipe or "",
         "entries": f"{told.entries:,}",
         "why": told.summary,
+        "hint": hint(told.differences),
     }
-    if any(one.section == "file" for one in told.differences):
-        rows["hint"] = COUNTS_FILES
     if near is not None:
         rows["nearest"] = (
             f"{near.recipe[:KEY_DIGITS]}: {count_text(near.items, 'item', 'items')}, "

@@ -21,28 +21,22 @@ LINE_CHARS = 100
 SHOWN_CHARS = 1000
 """Characters of a name or value in a difference; its line has fewer."""
 
-COUNTS_FILES = 'with code="function" only the definitions that the function uses count'
-"""What to do where a file counted as a whole."""
 SECRET = "secret"
 """What parts show in the place of a value whose name looks secret."""
 
 
-def _difference(section: str, name: str, old: str | None, new: str | None, file: str | None) -> Difference:
-    """One input that differs, such as `config.max_len 128 -> 256`; `file`: where a definition stands."""
+def _difference(section: str, name: str, old: str | None, new: str | None) -> Difference:
+    """One input that differs, such as `config.max_len 128 -> 256`."""
     was, now = (None if text is None else shortened(text, SHOWN_CHARS) for text in (old, new))
-    line = shortened(_words(section, name, old, new, file), SHOWN_CHARS)
+    line = shortened(_words(section, name, old, new), SHOWN_CHARS)
     return Difference(section, shortened(name, SHOWN_CHARS), was, now, line)
 
 
-def _words(section: str, name: str, old: str | None, new: str | None, file: str | None) -> str:
-    change = "is now used" if old is None else "is not used any more" if new is None else "changed"
-    if section == "definition":
-        name = name if file is None else name[len(_dotted(file)) + 1 :]
-        kind = "class" if name.rpartition(".")[2][:1].isupper() else "def"
-        return f"{'' if file is None else f'{file}: '}{kind} {name} {change}"
-    if section == "file":
+def _words(section: str, name: str, old: str | None, new: str | None) -> str:
+    if section in ("definition", "file"):
+        change = "is now used" if old is None else "is not used any more" if new is None else "changed"
         return f"{name} {change}"
-    if (section, name) == ("setting", "mode"):
+    if (section, name) == _MODE:
         name = "code= changed,"
     name = {"config": "config.", "variable": "environment variable "}.get(section, "") + name
     if section == "distribution":  # `2.1.0 <digest of its files>`
@@ -100,33 +94,30 @@ _MODE = ("setting", "mode")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Every input in which two recipes' parts differ, `code=` and the config first.
-
-    A file is left out beside a definition of it that differs, and an object beside its attributes.
-    """
-    files = {_dotted(file): file for parts in (old, new) for file in mapping(parts, "code", "files")}
-    found, of_files = list[Difference](), set[str | None]()
+    """Every input in which two recipes' parts differ, `code=` and the config first, without objects beside
+    attributes of theirs."""
+    found = list[Difference]()
     for section, path in SECTIONS:
         if path[0] in old and path[0] in new:
-            for name, was, now in _section(mapping(old, *path), mapping(new, *path)):
-                file = _file_of(name, files) if section == "definition" else None
-                of_files.add(file)
-                found.append(_difference(section, name, was, now, file))
+            different = _section(mapping(old, *path), mapping(new, *path))
+            found += [_difference(section, name, was, now) for name, was, now in different]
     for path in LISTED:
         if path[0] in old and path[0] in new:
             before, after = (mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
             if before != after:
-                name = path[-1].replace("_", " ")
-                found.append(_difference("setting", name, str(before), str(after), None))
+                found.append(_difference("setting", path[-1].replace("_", " "), str(before), str(after)))
     found.sort(key=lambda d: (d.section, d.name) != _MODE)
     parts_of = (d for d in found if d.section in ("config", "attribute") and None not in (d.old, d.new))
     holders = set().union(*map(_above, parts_of))
-    return [
-        d
-        for d in found
-        if not (d.section == "file" and d.name in of_files)
-        and not (d.section in ("config", "attribute", "value") and _place(d) in holders)
-    ]
+    return [d for d in found if d.section not in ("config", "attribute", "value") or _place(d) not in holders]
+
+
+def hint(found: Iterable[Difference]) -> str:
+    """What to do where files differ, and no definition that the function uses."""
+    sections = {one.section for one in found}
+    if "file" not in sections or "definition" in sections:
+        return ""
+    return 'with code="function" only the definitions that the function uses count'
 
 
 def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
@@ -141,19 +132,6 @@ def _leaf(value: Any) -> tuple[str | None, str | None]:
     if isinstance(value, Mapping):
         return str(value.get("digest")), str(value.get("text"))
     return (None, None) if value is None else (str(value), str(value))
-
-
-def _dotted(file: str) -> str:
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _file_of(name: str, files: Mapping[str, str]) -> str | None:
-    """The file that a definition's label, `pack.prep.Class.method`, points into."""
-    while "." in name:
-        name = name.rpartition(".")[0]
-        if name in files:
-            return files[name]
-    return None
 
 
 def nearest(
