@@ -1,11 +1,11 @@
 """Adapters: what counts of libraries' values that cannot be copied, or whose copies say too much or little.
 
-They are registered, as a user registers a class, once a value of such a class is met.
+What a user has registered for such a class goes first.
 
 Invariants:
     1. No library is imported here: a value of a library's type means that it is loaded already.
     2. Arrays and tensors count by dtype, shape and bytes in C order, without strides and padding.
-    3. An instance counts with all of its attributes and slots, too (`builtins.with_state`). Only a function
+    3. An instance counts with all of its attributes and slots, too (`with_state`). Only a function
        here that gives a dict says itself which attributes count. In a nested dict the order counts.
 """
 
@@ -19,19 +19,32 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.encoding.builtins import attributes_of
-from prepcache.keys.encoding.encoder import length, register_adapter
+from prepcache.keys.encoding.builtins import attributes_of, slots_of
+from prepcache.keys.encoding.encoder import length
 from prepcache.keys.encoding.objects import global_generator, is_entropy, seed_of
 
 Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""
 
 
-def teach(kind: type) -> None:
-    """Registers what values of a class count by, and of its bases, where adapters know them."""
-    for base in kind.__mro__:
-        if (key := _KEYS.get((str(base.__module__).partition(".")[0], base.__name__))) is not None:
-            register_adapter(base, key)
+def key_for(kind: type) -> Key | None:
+    return _KEYS.get((str(kind.__module__).partition(".")[0], kind.__name__))
+
+
+def with_state(key_of: Key, kind: type, base: type) -> Key:
+    """Adds own attributes to what an adapter says of a base; to a dict of them, only subclasses' slots."""
+    slots = slots_of(*kind.__mro__[: kind.__mro__.index(base)])
+    if not slots and not kind.__dictoffset__:
+        return key_of
+
+    def whole(value: Any) -> Any:
+        key = key_of(value)
+        if key is NotImplemented:
+            return key
+        own = attributes_of(value)
+        return {name: own[name] for name in slots if name in own} | key if type(key) is dict else (key, own)
+
+    return whole
 
 
 # -- numpy

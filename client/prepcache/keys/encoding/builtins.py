@@ -298,22 +298,6 @@ def attributes_of(value: Any) -> dict[str, Any]:
     return found
 
 
-def with_state(key_of: Callable[[Any], Any], kind: type, base: type) -> Callable[[Any], Any]:
-    """Adds own attributes to what an adapter says of a base; to a dict of them, only subclasses' slots."""
-    slots = slots_of(*kind.__mro__[: kind.__mro__.index(base)])
-    if not slots and not kind.__dictoffset__:
-        return key_of
-
-    def whole(value: Any) -> Any:
-        key = key_of(value)
-        if key is NotImplemented:
-            return key
-        own = attributes_of(value)
-        return {name: own[name] for name in slots if name in own} | key if type(key) is dict else (key, own)
-
-    return whole
-
-
 _CONTENT: dict[type, Callable[[Any], Any]] = {
     OrderedDict: lambda value: OrderedDict(OrderedDict.items(value)),
     dict: lambda value: dict(dict.items(value)),

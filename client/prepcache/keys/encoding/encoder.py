@@ -51,8 +51,6 @@ CONTENT = "<content>"
 """The part of an instance that is what its built-in base holds."""
 
 _registered: dict[type, Callable[[Any], Any]] = {}
-_adapted: set[type] = set()
-"""Registered by adapters, not by users."""
 _writers: dict[type, Writer] = {}
 """Writers by exact type, of every class that was met."""
 
@@ -70,27 +68,24 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
     if not callable(function):
         raise TypeError(f"register_key() takes a function, not {function!r}")
     _registered[kind] = function
-    _adapted.discard(kind)
     _writers.clear()
 
 
-def register_adapter(kind: type, function: Callable[[Any], Any]) -> None:
-    """`register_key` of this package's own adapters: what a user has registered stays."""
-    if kind not in _registered:
-        register_key(kind, function)
-        _adapted.add(kind)
+def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, bool]:
+    """What makes the key of a type's values, by its nearest base, and whether a user has said so."""
+    from prepcache.keys.encoding import adapters
 
-
-def _base_with_key(kind: type) -> type | None:
-    """The nearest base of a type whose key a function or a `__prepcache_key__` makes."""
-    bases = (base for base in kind.__mro__ if base in _registered or "__prepcache_key__" in vars(base))
-    return next(bases, None)
+    for base in kind.__mro__:
+        if base in _registered or "__prepcache_key__" in vars(base):
+            return _registered.get(base) or kind.__prepcache_key__, True  # type: ignore[attr-defined]
+        if (key := adapters.key_for(base)) is not None:
+            return adapters.with_state(key, kind, base), False
+    return None, False
 
 
 def is_registered(kind: type) -> bool:
     """Whether a user has said what makes the key of this type's values."""
-    base = _base_with_key(kind)
-    return base is not None and base not in _adapted
+    return _key_of(kind)[1]
 
 
 class Encoder:
@@ -315,15 +310,11 @@ def _reorder(value: Any) -> Any:
 
 
 def _find_writer(kind: type) -> Writer:
-    from prepcache.keys.encoding import adapters, builtins
+    from prepcache.keys.encoding import builtins
 
-    if kind.__module__ != "builtins":
-        adapters.teach(kind)
     # By the encoder's own class, which may know more.
     own: Writer = builtins.writer_for(kind) or (lambda encoder, value, put: encoder.put_object(value, put))
-    if (base := _base_with_key(kind)) is not None:
-        key = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
-        key = builtins.with_state(key, kind, base) if base in _adapted else key
+    if (key := _key_of(kind)[0]) is not None:
         return _writers.setdefault(
             kind, lambda encoder, value, put: encoder.put_parts(value, b"k", key, put, own)
         )

@@ -373,8 +373,8 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 _NEVER = -sys.maxsize
 _TEXT = (str, bytes, os.DirEntry)
-_PATH_LIMIT, _NAME_LIMIT = 4096, 255
-"""In characters: PATH_MAX, and NAME_MAX of one name in it."""
+_PATH_LIMIT = 4096
+"""In characters: PATH_MAX."""
 _AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "shelve", "functools"}
 """Modules whose events tell what they open; functools calls others' functions."""
 
@@ -404,9 +404,8 @@ def _path(first: Any) -> str | None:
     """What may be a path, as text."""
     if not isinstance(first, os.DirEntry) and len(first) > _PATH_LIMIT:
         return None
-    text = first if type(first) is str else os.fsdecode(first)
-    is_name = "." in text and len(text) <= _NAME_LIMIT
-    return text if (os.sep in text or is_name) and "\n" not in text and "\0" not in text else None
+    text = os.fsdecode(first)
+    return text if (os.sep in text or "." in text) and "\n" not in text else None
 
 
 def may_open(function: Any) -> bool:
