@@ -11,9 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-import io
 import sys
-import zipfile
 from collections.abc import Callable
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -140,6 +138,9 @@ def _ranked(parts: dict[str, Any]) -> dict[str, Any]:
 
 def _script(value: Any) -> dict[str, Any]:
     """What a script is saved as, and the hooks and attributes that Python keeps."""
+    import io
+    import zipfile
+
     with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
         paths = [path for path in archive.namelist() if not path.endswith(_NOT_OF_A_SCRIPT)]
         parts: dict[str, Any] = {path.partition("/")[2]: archive.read(path) for path in paths}

@@ -192,18 +192,8 @@ def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractCont
     if code.attaches:
         watch.failure = "it attaches databases in SQL"
     if _MONITORING is not None:
-        return _monitored(code, watch)
+        return _tool.on(code, watch)
     return _profiled_here(watch) if code.asks else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _monitored(code: JobCode, watch: Watch) -> Iterator[None]:
-    if not _tool.begin(code):
-        watch.failure = "other tools use sys.monitoring"
-    try:
-        yield
-    finally:
-        _tool.end()
 
 
 @contextlib.contextmanager
@@ -285,15 +275,24 @@ class _Tool:
         self._known: dict[JobCode, int] = {}
         """How many code objects of each are heard."""
 
-    def begin(self, code: JobCode | None = None) -> bool:
-        """Hears of the calls of the job's code, and of who asks; whether it does."""
+    @contextlib.contextmanager
+    def on(self, code: JobCode | None = None, watch: Watch | None = None) -> Iterator[None]:
+        """Hears of the calls of the job's code, and of who asks."""
         with STATE.lock:
             self._users += 1
             if self._id is None:
                 self._start()
-            if self._id is not None and code is not None:
+            if self._id is None and watch is not None:
+                watch.failure = "other tools use sys.monitoring"
+            elif self._id is not None and code is not None:
                 self._hear(self._id, code)
-            return self._id is not None
+        try:
+            yield
+        finally:
+            with STATE.lock:
+                self._users = max(0, self._users - 1)
+                if not self._users:
+                    self._stop()
 
     def _hear(self, tool: int, code: JobCode) -> None:
         call = _MONITORING.events.CALL
@@ -306,12 +305,6 @@ class _Tool:
                 if address not in self._heard:
                     self._heard[address] = one
                     _MONITORING.set_local_events(tool, one, call)
-
-    def end(self) -> None:
-        with STATE.lock:
-            self._users = max(0, self._users - 1)
-            if not self._users:
-                self._stop()
 
     def _start(self) -> None:
         events = _MONITORING.events
@@ -344,16 +337,9 @@ class _Tool:
 _tool = _Tool()
 
 
-@contextlib.contextmanager
-def filling() -> Iterator[None]:
+def filling() -> contextlib.AbstractContextManager[None]:
     """Hears what it hears from one item to the next: it costs time for each function of the job."""
-    if _MONITORING is not None:
-        _tool.begin()
-    try:
-        yield
-    finally:
-        if _MONITORING is not None:
-            _tool.end()
+    return contextlib.nullcontext() if _MONITORING is None else _tool.on()
 
 
 def _after_fork_in_child() -> None:
