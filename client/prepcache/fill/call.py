@@ -281,8 +281,13 @@ class Job:
 def _calling(of: str) -> Iterator[None]:
     token, key = _CALLED_OF.set((*_CALLED_OF.get(), of)), (of, os.getpid(), threading.get_ident())
     _UNDER_WAY[key] = time.monotonic()
+    torch: Any = sys.modules.get("torch")
+    asked: Any = getattr(torch, "is_autocast_enabled", None)
     try:
-        with _without_autocast():
+        with ExitStack() as within:  # as outside of autocast: what a training step makes is another sample
+            for device in _AUTOCAST if asked is not None else ():
+                if asked(device):
+                    within.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         _CALLED_OF.reset(token)
@@ -300,19 +305,6 @@ def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | No
     while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
         rest = rest.tb_next
     return rest
-
-
-def _without_autocast() -> AbstractContextManager[object]:
-    """The function is called as outside of `torch.autocast`: what a step makes would be another sample."""
-    torch: Any = sys.modules.get("torch")
-    asked = getattr(torch, "is_autocast_enabled", None)
-    devices = [device for device in _AUTOCAST if asked(device)] if asked is not None else []
-    if not devices:
-        return _NOTHING
-    within = ExitStack()
-    for device in devices:
-        within.enter_context(torch.autocast(device, enabled=False))
-    return within
 
 
 def paths_in(item: Any) -> list[str]:

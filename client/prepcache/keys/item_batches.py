@@ -97,28 +97,26 @@ class ItemEncoder(Encoder):
         named = self.rules.look_up(value, self)
         if named is None:
             return False
-        tag = b"P" if isinstance(value, Tree) else b"S" if isinstance(value, str) else b"p"
         slot, stamp = len(self.names), _NO_STAMP
+        digest: bytes | int = bytes(DIGEST_BYTES)
         self.names.append(named.name)
         if named.info is None:
-            put(tag + length(len(named.head)) + named.head)
-            self.known[slot] = Digested(b"", _NO_STAMP, False)
+            self.known[slot], digest = Digested(b"", _NO_STAMP, False), b""
             self.missing.append(named.name)
+        elif self.digests == "never":
+            stamp = tree_stamp(named.name) if named.is_tree else stamp_of(named.info)
+        elif self.digests == "later" and not named.is_tree:
+            stamp, digest = stamp_of(named.info), slot
         else:
-            put(tag + length(len(named.head) + DIGEST_BYTES) + named.head)
-            if self.digests == "never":
-                stamp = tree_stamp(named.name) if named.is_tree else stamp_of(named.info)
-                put(bytes(DIGEST_BYTES))
-            elif self.digests == "later" and not named.is_tree:
-                stamp = stamp_of(named.info)
-                put(slot)
+            if named.is_tree:
+                digested = digest_tree(named.name, self.stat_cache, self.trust)
             else:
-                if named.is_tree:
-                    digested = digest_tree(named.name, self.stat_cache, self.trust)
-                else:
-                    digested = digest_file(named.name, self.stat_cache, self.trust, named.info)
-                self.known[slot], stamp = digested, digested.stamp
-                put(digested.digest)
+                digested = digest_file(named.name, self.stat_cache, self.trust, named.info)
+            self.known[slot], stamp, digest = digested, digested.stamp, digested.digest
+        tag = b"P" if isinstance(value, Tree) else b"S" if isinstance(value, str) else b"p"
+        size = len(named.head) + (DIGEST_BYTES if named.info is not None else 0)
+        put(tag + length(size) + named.head)
+        put(digest)
         self.rows.extend(stamp)
         if tag == b"S":
             self.text_files.append(str(value))

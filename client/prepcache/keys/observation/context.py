@@ -20,7 +20,7 @@ import contextvars
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -106,25 +106,24 @@ class Watch:
     older: Sequence[threading.Thread] = ()
     is_on: bool = True
     _links: tuple[str, ...] | None = None
-    _token: contextvars.Token[tuple[Watch, ...]] | None = None
 
-    def __enter__(self) -> Watch:
-        """Notes from now on what this thread does, and what works for it."""
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Notes meanwhile what this thread does, and what works for it."""
         self.older = threading.enumerate()
-        self._token = STATE.carried.set((*STATE.carried.get(), self))
+        token = STATE.carried.set((*STATE.carried.get(), self))
         with STATE.lock:
             STATE.running = (*STATE.running, self)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.is_on = False
-        now = threading.enumerate()
-        with STATE.lock:
-            STATE.running = tuple(one for one in STATE.running if one is not self)
-            if now != self.older:
-                STATE.young.update(one for one in now if one not in self.older and not is_own(one))
-        if self._token is not None:
-            STATE.carried.reset(self._token)
+        try:
+            yield
+        finally:
+            self.is_on = False
+            now = threading.enumerate()
+            with STATE.lock:
+                STATE.running = tuple(one for one in STATE.running if one is not self)
+                if now != self.older:
+                    STATE.young.update(one for one in now if one not in self.older and not is_own(one))
+            STATE.carried.reset(token)
 
     def owns(self, path: str) -> bool:
         """Whether a path names the item, or what is in it."""

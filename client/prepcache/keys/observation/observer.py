@@ -130,12 +130,12 @@ class Observer:
     ) -> Iterator[Watch]:
         """Watches this thread, and what works for it, while the function works on one item. Afterwards the
         watch's `failure` says whether it may have missed anything."""
-        watch = Watch(tuple(map(_absolute, item_paths)))
+        watch = Watch(tuple(map(os.path.abspath, item_paths)))
         audit.install()
         try:
             with calls.heard(self._code, watch, function):
                 before = self._unseen.begin()
-                with watch:
+                with watch.on():
                     for path in self._recipe.named_files:
                         context.note(Kind.LITERAL, path)
                     yield watch
@@ -385,13 +385,6 @@ class Observer:
     def _count_distribution(self, path: str) -> None:
         if self._recipe.asked["environment"] is None:  # else those that it names count
             self._top_levels.update(dict.fromkeys(self._places.tops_of(path)))
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    try:
-        return os.path.abspath(os.fspath(path))
-    except FileNotFoundError:  # the working directory was removed
-        return os.fspath(path)
 
 
 _loads: list[tuple[set[str], list[Input]]] = []
