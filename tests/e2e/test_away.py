@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.sandbox import Sandbox
+from support.sandbox import NO_TORCH, Sandbox
 from support.serving import wait_until
 
 HOLD_BACK = """
@@ -73,12 +73,12 @@ def box(box: Sandbox) -> Sandbox:
 def start(box: Sandbox, how: str, count: int, **environ: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(box.folder / "job.py"), how, str(count)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=box.environ | environ, cwd=box.folder, **pipes)
+    return subprocess.Popen(command, env=box.environ_of("job.py") | environ, cwd=box.folder, **pipes)
 
 
 def held_back(box: Sandbox) -> dict[str, str]:
     """The environment of a job whose daemon answers when there is a file `ready`."""
-    return {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
+    return {"PYTHONPATH": f"{box.folder}:{NO_TORCH}", "READY": str(box.folder / "ready")}
 
 
 def ended(job: subprocess.Popen[str]) -> tuple[str, str]:
@@ -96,6 +96,7 @@ def hits_of_the_next_job(box: Sandbox, count: int) -> int:
     return int(ended(start(box, "look", count))[0])
 
 
+@pytest.mark.nightly(daily=["middle"])
 @pytest.mark.parametrize("when", ["middle", "lazy", "stream"])
 def test_what_is_made_while_the_daemon_starts_is_stored(box, when):
     said, told = ended(start(box, when, 20, **held_back(box)))
@@ -105,6 +106,7 @@ def test_what_is_made_while_the_daemon_starts_is_stored(box, when):
     assert set(calls(box).values()) == {1}
 
 
+@pytest.mark.nightly(daily=["killed"])
 @pytest.mark.parametrize("what", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 def test_jobs_share_again_when_the_daemon_answers_again(box, what):
     ended(start(box, "look", 1))

@@ -378,6 +378,7 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path):
         assert limits() == [32 << 20, 2 << 20]
 
 
+@pytest.mark.nightly(daily=["root"])
 @pytest.mark.parametrize("what", ["root", "root/v1"])
 def test_a_daemon_whose_root_is_removed_ends(tmp_path, what):
     with served(tmp_path) as (first, http):

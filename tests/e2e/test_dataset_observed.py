@@ -74,6 +74,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly(daily=["lazy"])
 @pytest.mark.parametrize("how", ["executor", "lazy"])
 def test_what_other_processes_read_counts_too(jobs, how):
     vocabulary = jobs.box.folder / "vocabulary.txt"

@@ -48,6 +48,7 @@ tell(ds)
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.nightly(daily=["filled"])
 @pytest.mark.parametrize("how", ["filled", "lazy", "stream"])
 def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs, how):
     """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
@@ -117,6 +118,7 @@ tell(ds, told=told)
 """
 
 
+@pytest.mark.nightly(daily=["2"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_purged_under_a_job_are_recomputed_and_stored(jobs, workers):
     """Else each epoch from then on would make all of it again."""

@@ -77,7 +77,7 @@ def test_four_boxes_make_every_item_once(jobs, tmp_path):
     with contextlib.ExitStack() as stack:
         _, given = stack.enter_context(lead(tmp_path / "lead"))
         boxes = [stack.enter_context(box(tmp_path / f"box{at}", bucket, upstream=given)) for at in range(4)]
-        facts = run(jobs, boxes, each=4)
+        facts = run(jobs, boxes, each=2)
         assert all(one["hit"] + one["computed"] + one["waited"] == COUNT for one in facts)
         calls = jobs.calls()
         assert sorted(calls) == list(range(COUNT)) and set(calls.values()) == {1}

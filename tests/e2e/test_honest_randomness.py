@@ -134,6 +134,7 @@ if __name__ == "__main__":
 SAID = "preprocessed with random draws (random), the same in every epoch; move them to transform="
 
 
+@pytest.mark.nightly(daily=["fill"])
 @pytest.mark.parametrize("how", ["fill", "lazy"])
 def test_frozen_draws_are_said_on_every_hit(jobs, how):
     script = jobs.write(FROZEN)

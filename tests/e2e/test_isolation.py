@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.sandbox import ROOM
+from support.sandbox import NO_TORCH, ROOM
 from support.serving import http_client, process, wait_until
 
 ALICE, BOB, GROUP = 4001, 4002, 4010
@@ -59,6 +59,7 @@ def as_user(
     home.mkdir(exist_ok=True)
     os.chown(home, uid, group)
     environ = {**os.environ, "HOME": str(home), "PREPCACHE_URL": f"unix://{folder / 's.sock'}", **variables}
+    environ["PYTHONPATH"] = str(NO_TORCH)  # which no job here needs
     for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
         environ.pop(name, None)
     become = ["setpriv", f"--reuid={uid}", f"--regid={group}", "--clear-groups"]

@@ -28,6 +28,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly(daily=["list-fork-0", "function-fork-3", "again-fork-2"])
 @pytest.mark.parametrize(
     ("how", "method", "workers"),
     [
@@ -223,6 +224,7 @@ tell(ds, grown=grown)
 """
 
 
+@pytest.mark.nightly(daily=["prepared"])
 @pytest.mark.parametrize("how", ["lazy", "prepared"])
 def test_an_endless_stream_takes_no_more_memory_with_time(jobs, how):
     facts = jobs.run(jobs.write(ENDLESS), how)

@@ -98,8 +98,7 @@ def test_a_missing_config_key_is_found_at_the_opening(opened):
     ],
 )
 def test_a_config_that_fits_the_function_is_taken(function, config):
-    ds = prepcache.CachedDataset([()], function, config, lazy=True, code=None, version="1")
-    assert len(ds) == 1
+    check_keywords(function, config)
 
 
 @pytest.mark.parametrize(

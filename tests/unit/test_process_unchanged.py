@@ -3,6 +3,7 @@
 import os
 
 from support.programs import python
+from support.sandbox import NO_TORCH
 
 JOB = """
 import sys
@@ -99,7 +100,7 @@ for module in (prepcache, audit, context, builtins, contextlib, json, sys):
 
 
 def test_what_opens_files_at_the_end_does_not_fail(tmp_path):
-    environ = os.environ | {"PREPCACHE": "off", "XDG_CACHE_HOME": str(tmp_path)}
+    environ = os.environ | {"PREPCACHE": "off", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(NO_TORCH)}
     done = python("-c", LAST, env=environ)
     assert "tried" in done.stdout and "failed" not in done.stdout, done.stdout
     assert not done.stderr, done.stderr

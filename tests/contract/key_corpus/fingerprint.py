@@ -7,6 +7,7 @@ the keyer, with all that it needs imported; that answers for the globals of a pr
 {mode: digest or `refused: ...`, "items": [digest], "stale", "observed"}. This process never runs a project.
 """
 
+import gc
 import json
 import os
 import sys
@@ -62,6 +63,8 @@ def main() -> None:
     module, _, name = sys.argv[1].partition(":")
     keyer: Keyer = getattr(import_module(module), name)()
     plan = json.loads(Path(sys.argv[2]).read_text())
+    gc.collect()
+    gc.freeze()  # no collection in a fork looks through torch
     answers = {index: in_a_fork(keyer, case) for index, case in plan.items()}
     Path(sys.argv[3]).write_text(json.dumps(answers))
 
