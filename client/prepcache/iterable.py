@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from prepcache.dataset import IterableDataset, Opened, T_co, open_recipe
 from prepcache.dataset_options import DatasetOptions
 from prepcache.errors import UnkeyableError
-from prepcache.fill.recipe_guard import line
 from prepcache.index.item_index import Catalogue, Distinct
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
@@ -151,7 +150,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         chunk.note_hits()
         if self._verify_fraction:
             chunk.making.verify(self._verify_fraction)
-        if not self._by.is_lazy and not self._by.is_adrift(chunk):
+        if not self._by.is_lazy:
             chunk.prepare()
         chunk.originals.end_opening()
 
@@ -206,15 +205,6 @@ class StreamPreprocessing(Preprocessing):
 
     def watcher(self, total: int, there: int) -> Progress:
         return Progress(self.name, total, there, self.progress if self.is_speaker else False, self.tell)
-
-    def is_adrift(self, samples: Samples) -> bool:
-        """Whether samples that were made now would not belong to the recipe; then they are made on access."""
-        if samples.is_expanded or not len(samples.catalogue.missing) or not self.may_fill:
-            return False
-        drifted = self.job.guard.check()
-        if drifted:
-            self.say_of_it(line(drifted), "drifted")
-        return bool(drifted)
 
 
 class Counts:

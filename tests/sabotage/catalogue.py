@@ -30,7 +30,6 @@ SABOTAGES = [
     # artifact
     Sabotage("columns begin anywhere in their files", "prepcache.artifact.header:_border_bytes", gives(64), "tests/unit/test_artifact_leaves.py::test_columns_start_on_their_borders"),
     Sabotage("an artifact's announced size is not compared", "prepcache.artifact.header:read_header", unchecked("size != size_bytes"), "tests/unit/test_artifact_attacks.py::test_announced_size_is_compared"),
-    Sabotage("data may start off a page border", "prepcache.artifact.header:read_header", unchecked("PAGE_BYTES"), "tests/unit/test_artifact_attacks.py::test_data_off_the_page"),
     Sabotage("bytes after the last tensor are ignored", "prepcache.artifact.header:read_header", unchecked("end != size"), "tests/unit/test_artifact_attacks.py::test_a_file_of_another_length_than_its_header_says"),
     Sabotage("another format version is read", "prepcache.artifact.header:_parse", unchecked("'version'"), "tests/unit/test_artifact_attacks.py::test_another_version_is_refused_by_name"),
     Sabotage("groups' rows need not add up", "prepcache.artifact.header:_parse", unchecked("group.rows for group in document"), "tests/unit/test_artifact_attacks.py::test_more_rows_than_the_only_group_has"),

@@ -157,7 +157,7 @@ def test_data_off_the_page(path):
     path.write_bytes(
         (length + 64).to_bytes(8, "little") + raw[8 : 8 + length] + b" " * 64 + raw[8 + length :]
     )
-    refused(path, "page boundary")
+    refused(path, "not the one that its document gives")
 
 
 def test_a_header_over_its_bound(path):

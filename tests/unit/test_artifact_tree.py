@@ -77,7 +77,7 @@ REFUSED = [
     (np.longdouble(1), "sample", "x.astype(float)"),  # its tolist() is itself
     (np.ma.masked_array([1], [True]), "sample", "numpy.array(x)"),
     (2**63, "sample", "return str(x)"),
-    ([np.zeros(2, [("a", "i4")])], "sample[0]", "for name in x.dtype.names"),
+    ([np.zeros(2, [("a", "i4")])], "sample[0]", "numpy dtype"),
     (torch.zeros(2, requires_grad=True), "sample", "x.detach()"),
     (torch.nn.Parameter(torch.zeros(2)), "sample", "as_subclass"),
     (torch.zeros(2, device="meta"), "sample", "x.cpu()"),

@@ -40,7 +40,7 @@ MAX_DEPTH = 64
 """Containers within containers; deeper is most likely a cycle."""
 
 MAX_FIELDS = 1024
-"""Of a namedtuple: its class is compiled from them."""
+"""Of a namedtuple: its class is compiled from them, which takes seconds for a hundred thousand."""
 
 _ARRAYS = (np.ndarray, np.memmap)
 """A slice of a memmap comes back as an array: equal in value, and in memory."""
@@ -245,8 +245,6 @@ def _ndim(ndim: int) -> int:
 @cache
 def _numpy_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """What stands for the dtype in a signature: itself, in native byte order."""
-    if dtype.names is not None:
-        raise _Refused("structured arrays cannot be stored; return {name: x[name] for name in x.dtype.names}")
     if columns.describe_dtype(dtype) is None:
         way_out = "convert it to numbers, as x.astype(float), or return x.tolist()"
         raise _Refused(f"numpy dtype {dtype!r} cannot be stored; {way_out}")
@@ -345,8 +343,8 @@ def count_leaves(tree: Tree, seen: int = 0, depth: int = 0) -> int:
             is_sound = is_sound and len({key for key, _ in pairs}) == len(pairs)
             children = [pair[1] for pair in pairs] if is_sound else []
         case ["named", str(), str(), list(fields), list(children)]:
-            is_sound = all(map(_is_field, fields)) and len(set(fields)) == len(fields) <= MAX_FIELDS
-            is_sound = is_sound and len(fields) == len(children)
+            is_sound = all(map(_is_field, fields)) and len(set(fields)) == len(fields) == len(children)
+            is_sound = is_sound and len(fields) <= MAX_FIELDS
         case _:
             is_sound = False
     if depth >= MAX_DEPTH or not is_sound:
