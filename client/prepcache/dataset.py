@@ -190,6 +190,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         recipe = open_recipe(given)
         hasher = ItemHasher(given.root, given.how["read"], given.how["trust"], user_stat_cache())
         stamps = hasher.digest_many(self.items)
+        stamps.warn()
         distinct = Distinct(stamps.digests)
         by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)

@@ -126,10 +126,9 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         """Raises UnkeyableError: an item has no stable bytes, or one of a class whose code counts."""
         by = self._by
         hasher = ItemHasher(**self._hashing, stat_cache=user_stat_cache())
-        hasher.says_text_files = says = self._said.is_news("files")
         stamps = hasher.digest_many(items, numbers.start, numbers.step)
-        if says and hasher.says_text_files:
-            self._said.take_back("files")  # there were none
+        if stamps.note and self._said.is_news("files"):
+            stamps.warn()
         if recipes.with_classes(by.recipe, hasher.classes).digest != by.recipe.digest:
             names = ", ".join(sorted(one.__qualname__ for one in hasher.classes))
             raise UnkeyableError(

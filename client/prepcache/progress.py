@@ -78,9 +78,6 @@ class Once:
         was, self._said[at] = self._said[at], 1
         return not was
 
-    def take_back(self, topic: str) -> None:
-        self._said[self.TOPICS.index(topic)] = 0
-
     def __reduce__(self) -> Any:
         return Once, (self._said[:],)
 

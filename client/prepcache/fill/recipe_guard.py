@@ -22,7 +22,6 @@ Invariants:
     4. What came up meanwhile (a module that the function imported) is no change; it counts from then on as it
        was at the first look. In another process, only if that cannot have loaded it from an older text.
     5. Nothing is committed unless it was looked at after the last sample of it was made.
-    6. Whoever asks says nothing of the circumstances: the guard notes calls and fills itself.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ class RecipeGuard:
         self._is_filling = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where modules are imported again, globals are others: they are looked at before the first call.
-        Items are made again where the fill ends."""
+        """Where modules are imported again, globals are others: they are looked at before the first call."""
         there = {"is_called": False, "_is_elsewhere": True, "_came": {}, "_items": []}
         return self.__dict__ | there
 

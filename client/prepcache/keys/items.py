@@ -35,6 +35,11 @@ BLOCK_ITEMS = 16_384
 """Items worked on together: enough for numpy to pay, little enough to keep memory small."""
 
 log = logging.getLogger("prepcache")
+_TEXT_FILES = (
+    "prepcache: %d str in the items name files, such as %r, so the bytes of these files count. Pass "
+    "prepcache.plain(text) if it is only text, or a pathlib.Path to confirm it (these items are then "
+    "preprocessed again)."
+)
 
 
 def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: Read = "path") -> str:
@@ -87,7 +92,6 @@ class ItemHasher:
         self.trust = trust
         self.stat_cache = stat_cache
         self.rules = PathRules(root, read)
-        self.says_text_files = True
         self.classes: dict[type, None] = {}
         """Of the project's instances in all items so far."""
 
@@ -111,17 +115,9 @@ class ItemHasher:
             self.classes.update(dict.fromkeys(one for one in encoder.classes if not is_library(one)))
         if self.stat_cache is not None:
             self.stat_cache.flush()
-        if text_files and self.says_text_files:
-            self.says_text_files = False
-            log.warning(
-                "prepcache: %d str in the items name files, such as %r, so the bytes of these files count. "
-                "Pass prepcache.plain(text) if it is only text, or a pathlib.Path to confirm it (these items "
-                "are then preprocessed again).",
-                len(text_files),
-                text_files[0],
-            )
         typed = [os.fsdecode(name) for name in missing]
-        return Stamps(np.concatenate(digests), np.concatenate(hashes), typed, items, self)
+        note = _TEXT_FILES % (len(text_files), text_files[0]) if text_files else ""
+        return Stamps(np.concatenate(digests), np.concatenate(hashes), typed, note, items, self)
 
     def probe(self, item: Any) -> tuple[list[str], int]:
         """The names in an item, and the hash of their stamps as they are now; reads no file."""
@@ -153,13 +149,19 @@ class Stamps:
         digests: uint8[n, 32].
         hashes: uint64[n], of the stamps of the files in each; 0 where they alone do not tell.
         typed_names: paths in items that named nothing when the data set was opened.
+        note: what the user should be told once; "" for nothing.
     """
 
     digests: NDArray[np.uint8]
     hashes: NDArray[np.uint64]
     typed_names: list[str]
+    note: str
     items: Sequence[Any]
     hasher: ItemHasher
+
+    def warn(self) -> None:
+        if self.note:
+            log.warning(self.note)
 
     def changed(self, i: int) -> list[str]:
         """The names in item i, if one of its files is no longer what it was; else none."""

@@ -203,7 +203,10 @@ def _profiled_here(watch: Watch) -> Iterator[None]:
         watch.failure = "a profiler is running"
         yield
         return
-    _profile_threads(1)
+    global _profiling
+    with STATE.lock:
+        _profiling += 1
+        threading.setprofile(_profile_thread)
     sys.setprofile(_profiled)
     try:
         yield
@@ -212,7 +215,10 @@ def _profiled_here(watch: Watch) -> Iterator[None]:
             sys.setprofile(before)
         else:  # it is the function's own, or none since that one ended
             watch.failure = watch.failure or "it has set a profiler"
-        _profile_threads(-1)
+        with STATE.lock:
+            _profiling = max(0, _profiling - 1)
+            if not _profiling and threading.getprofile() is _profile_thread:
+                threading.setprofile(None)
 
 
 def _is_own(profile: Any) -> bool:
@@ -244,14 +250,6 @@ _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that were started in a profiled one."""
 _profiling = 0
 """How many watches profile at the time. Locking: under `STATE.lock`."""
-
-
-def _profile_threads(more: int) -> None:
-    global _profiling
-    with STATE.lock:
-        _profiling = max(0, _profiling + more)
-        if threading.getprofile() in (None, _profile_thread):  # the job may have set its own meanwhile
-            threading.setprofile(_profile_thread if _profiling else None)
 
 
 # -- Python >= 3.12
