@@ -132,14 +132,16 @@ class Rows:
                 place_of_group.append(len(groups))
                 groups.append(group)
         self.tables = [Table(groups) for _, groups in groups_of_table.values()]
-        there = np.flatnonzero(self._art_of != MISSING)
+        is_there = self._art_of != MISSING
+        is_whole = bool(is_there.all())
+        there: Any = slice(None) if is_whole else np.flatnonzero(is_there)
         group_of, number_of = self._groups_of(first_group, self._art_of[there], self._row_of[there])
         places = zip(table_of_group, place_of_group, strict=True)
         first = np.array([self.tables[table].first[place] for table, place in places], np.int64)
         self._number_of = np.zeros(len(self), np.int64)
         self._number_of[there] = first[group_of] + number_of
         self._table_of = None
-        if len(self.tables) > 1 or len(there) < len(self):
+        if len(self.tables) > 1 or not is_whole:
             self._table_of = np.full(len(self), MISSING, "i4")
             self._table_of[there] = np.array(table_of_group, "i4")[group_of]
 
