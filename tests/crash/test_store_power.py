@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.root, needs("strace", "xfs_io", "mkfs.xfs", "mount")]
 
 CALLS = ["rename", "fdatasync", "unlink"]
 MORE_CALLS = ["fsync", "openat", "pwrite64", "fchmod"]
-DAILY = [*(f"commit-{call}" for call in CALLS), "delete-unlink", "replace-rename", "merge-fdatasync"]
+DAILY = ["commit-rename", "commit-fdatasync", "delete-unlink"]
 
 
 @pytest.fixture(scope="module")

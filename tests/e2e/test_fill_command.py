@@ -161,5 +161,5 @@ def test_a_lazy_data_set_is_filled(box, project):
 )
 def test_a_fill_that_cannot_be_says_what_to_write(words, text, project):
     with sandbox() as box:
-        done = python("-m", "prepcache", *words, code=2, cwd=project, env=box.environ)
+        done = python("-m", "prepcache", *words, code=2, cwd=project, env=box.environ_of())
     assert text in " ".join(done.stderr.replace("│", " ").split())

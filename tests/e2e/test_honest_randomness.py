@@ -74,6 +74,7 @@ def run(jobs: Jobs, function: str, **options: Any) -> tuple[list[str], Any]:
     return [line for line in err.splitlines() if SAYING in line], told
 
 
+@pytest.mark.nightly(daily=["options1", "options3"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"executor": True}, {"lazy": True}])
 def test_a_draw_from_a_global_generator_is_reported_once(jobs, options):
     said, told = run(jobs, "by_random", **options)

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     ds = prepcache.CachedDataset(list(range(60)), make, name="ds", code=None, version="1", lazy=True)
     for one in [*Session._all.values()]:
         one.heartbeat.wait(60)  # it may start for longer than an epoch takes
-    for begin, end, method in ((0, 30, "fork"), (30, 50, "spawn")):
+    for begin, end, method in ((0, 30, "fork"), (30, 50, sys.argv[1])):
         read(begin, end, method)
         barrier()
     ds.prepare()
@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 
 def test_a_lazy_job_shows_its_progress_in_the_background(jobs):
-    job = jobs.start(jobs.write(EPOCH))
+    job = jobs.start(jobs.write(EPOCH), "spawn")
     assert job.process.stderr is not None
     shown = []
     for there, how in ((30, "30 computed"), (50, "20 by other jobs")):
@@ -50,7 +50,7 @@ def test_lazy_progress_leaves_a_terminal_to_the_job(jobs):
     """The job may draw a bar of its own."""
     script = jobs.write(EPOCH)
     environ = jobs.box.environ_of(script) | {"CALL_LOG": str(jobs.log)}
-    with terminal(command=[os.fspath(script)], environ=environ) as seen:
+    with terminal(command=[os.fspath(script), "fork"], environ=environ) as seen:
         for there in (30, 50):
             seen.until(f"prepcache: ds: {there} of 60 items")
             seen.type(b"go\n")

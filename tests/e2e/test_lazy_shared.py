@@ -260,6 +260,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly(daily=["fork"])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_commit_what_waits_at_their_end(jobs, method):
     script = jobs.write(DROPPED_IN_WORKERS)

@@ -298,6 +298,7 @@ def test_batches_are_those_of_a_tensor_dataset(jobs):
     assert jobs.run(jobs.write(COMMON + CASES), "fork")["calls"] >= 25
 
 
+@pytest.mark.nightly(daily=["spawn"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_are_spawned_name_rows_too(jobs, method):
     jobs.run(jobs.write(COMMON + CASES), method, "sent")
@@ -375,6 +376,7 @@ def test_workers_train_with_little_shared_memory(jobs):
     jobs.run(jobs.write(COMMON + SHARED_MEMORY), "64m")
 
 
+@pytest.mark.nightly
 @pytest.mark.root
 @needs("mount", "strace")
 def test_an_epoch_puts_under_1_mb_into_shared_memory(jobs, tmp_path):

@@ -80,7 +80,7 @@ def check(example: Example, folder: Path) -> None:
     assert (cold["computed"], warm["computed"]) == (example.computed, 0)
 
 
-@pytest.mark.nightly(daily=["stateful_data_loader", "arrays_in_files"])
+@pytest.mark.nightly(daily=["arrays_in_files"])
 @pytest.mark.parametrize("example", QUICK, ids=lambda example: example.name)
 def test_an_example_trains_on_the_same_tensors(example, tmp_path):
     check(example, tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sabotage.catalogue import SABOTAGES
-from support.forked import JobServers
+from support.forked import TORCH, JobServer
 
 REPO = Path(__file__).parents[2]
 BY_NIGHT = re.compile(
@@ -20,17 +20,17 @@ BY_NIGHT = re.compile(
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[JobServers]:
-    servers = JobServers()
-    yield servers
-    servers.close()
+def server() -> Iterator[JobServer]:
+    server = JobServer(*TORCH, "pytest", "hypothesis", "xdist.plugin")
+    yield server
+    server.close()
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda one: one.name)
-def test_sabotage_is_caught(servers, sabotage):
+def test_sabotage_is_caught(server, sabotage):
     command = [str(REPO / "tests/sabotage/run.py"), sabotage.name, sabotage.caught_by]
-    run = servers.start(command, os.environ, REPO)
+    run = server.start(command, os.environ, REPO)
     out, err = run.communicate(timeout=240)
     if run.returncode == 0 and " passed" not in out:
         pytest.skip(out)

@@ -36,7 +36,7 @@ class JobServer:
         self._ended: dict[int, int] = {}
         with theirs:
             command = [sys.executable, "-m", "support.job_server", str(theirs.fileno())]
-            folders = [*([] if modules == TORCH else [str(NO_TORCH)]), TESTS, *_given("PYTHONPATH")]
+            folders = [*([] if {*TORCH} <= {*modules} else [str(NO_TORCH)]), TESTS, *_given("PYTHONPATH")]
             self._process = subprocess.Popen(
                 [*command, *modules],
                 env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(folders)},
