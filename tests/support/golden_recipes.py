@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from prepcache.keys import environment, markers, recipe_parts, recipes
+from prepcache.keys import environment, markers, recipes
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.encoding.encoder import ENCODING_VERSION
 from support.golden_sources import SITE, SOURCES
@@ -79,7 +79,7 @@ def made() -> dict[str, Any]:
         sys.path.insert(0, folder)
         try:
             with (
-                mock.patch.object(recipe_parts, "python_version", lambda: "cpython 3.x"),
+                mock.patch.object(recipes, "python_version", lambda: "cpython 3.x"),
                 mock.patch.object(recipes, "default_dtype", lambda: "torch.float32"),
                 mock.patch.dict(
                     "os.environ", {"GOLDEN_VARIABLE": "set", "XDG_CACHE_HOME": f"{folder}/cache"}

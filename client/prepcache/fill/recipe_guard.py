@@ -227,7 +227,7 @@ class RecipeGuard:
 
 def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
     value = reach.values.get(label)
-    if value is not None and value.is_attribute and not reach.labels.is_project(type(reach.owners[label])):
+    if value is not None and value.holder is not None and not reach.labels.is_project(value.holder):
         return True  # the object's own code may change it
     if label.endswith(DEFINITION) or label == DEFAULT_DTYPE:
         return False  # modules were imported again, or functions replaced

@@ -22,8 +22,8 @@ from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
 from prepcache.keys.code.values import Value, ValueEncoder, readable
-from prepcache.keys.encoding.encoder import ENCODING_VERSION, length, text_bytes
-from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, check_machine_code
+from prepcache.keys.encoding.encoder import length, text_bytes
+from prepcache.keys.environment import Environment, check_machine_code
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash, names_secret
@@ -98,7 +98,7 @@ def code_part(code: str | Sequence[Any] | None, reach: Dependencies, stat_cache:
     values: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     for label, value in sorted(reach.values.items()):
-        (attributes if value.is_attribute else values)[label] = _shown(label, value)
+        (values if value.holder is None else attributes)[label] = _shown(label, value)
     return {
         "mode": mode if is_counted else None,
         "files": files,
@@ -163,24 +163,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     }
 
 
-# -- environment and notes ---------------------------------------------------------------------------------
-
-
-def environment_part(
-    installed: Environment, top_levels: set[str], only: Sequence[str] | None, by_file: bool
-) -> dict[str, Any]:
-    """Python, formats and distributions; `by_file`: whether some code counts by its file."""
-    return {
-        "python": python_version(),
-        # Asserts and `if __debug__` are there or not by this.
-        "optimize": sys.flags.optimize if by_file else None,
-        "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
-        "distributions": installed.counted(top_levels, only),
-    }
-
-
-def python_version() -> str:
-    return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
+# -- notes -------------------------------------------------------------------------------------------------
 
 
 def notes_on_ranks(reach: Dependencies) -> Iterable[str]:

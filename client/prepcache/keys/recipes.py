@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,14 +37,14 @@ from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classe
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.names import files_named_in
 from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.encoding.encoder import Encoder, canonical_order
-from prepcache.keys.environment import Environment, default_dtype, lately
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
+from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, lately
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
-from prepcache.keys.recipe_parts import code_part, config_part, environment_part, notes_on_ranks
+from prepcache.keys.recipe_parts import code_part, config_part, notes_on_ranks
 
 RECIPE_VERSION = 16
 """First input of the digest; raised whenever the inputs or their order change."""
@@ -275,23 +276,31 @@ def _look(
             reach.graph.add_file(module, path)
     # By what they reach, also where the function's files count whole: theirs may be a script's.
     refer_classes(classes, reach)
-    # Code tells by itself whether its asserts are there; files do not.
-    by_file = reach.is_following and code is not None
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,
         "name": asked["name"] or _name_of(preprocess, _function_of(preprocess)),
         "code": code_part(code, reach, user_stat_cache()),
         "config": leaves,
-        "environment": {DEFAULT_DTYPE: default_dtype()}
-        | environment_part(
-            installed, reach.top_levels | reach.graph.top_levels, asked["environment"], by_file
-        ),
+        "environment": {
+            DEFAULT_DTYPE: default_dtype(),
+            "python": python_version(),
+            # Asserts and `if __debug__` are there or not by this. Code tells by itself; files do not.
+            "optimize": sys.flags.optimize if reach.is_following and code is not None else None,
+            "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
+            "distributions": installed.counted(
+                reach.top_levels | reach.graph.top_levels, asked["environment"]
+            ),
+        },
         "version": asked["version"],
         "expand": bool(asked["expand"]),
         "read": asked["read"],
     }
     user_stat_cache().flush()
     return _state(_digest(parts, config_digest, reach), leaves, reach), parts, reach
+
+
+def python_version() -> str:
+    return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def _walk(
@@ -309,7 +318,8 @@ def _walk(
         counts_code=asked["code"] is not None,
     )
     if reach.counts_code:
-        reach.add("preprocess", preprocess)
+        reach.count_value("preprocess", preprocess, reach)
+        reach.run()
     leaves, config_digest = config_part(asked["config"], reach)
     reach.run()
     return reach, leaves, config_digest

@@ -93,7 +93,6 @@ class Dependencies:
         counts_code: whether functions and classes are visited; without, they are names in the config.
 
     Attributes:
-        owners: what holds each value: a namespace, a function, a class, an object.
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
@@ -113,7 +112,6 @@ class Dependencies:
     counts_code: bool
     definitions: dict[str, str] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
-    owners: dict[str, Any] = field(default_factory=dict)
     variables: dict[str, str | None] = field(default_factory=dict)
     top_levels: set[str] = field(default_factory=set)
     sources: dict[str, str] = field(default_factory=dict)
@@ -137,10 +135,6 @@ class Dependencies:
     def __post_init__(self) -> None:
         self.labels = project.Labels(self.places)
         self.asked = Questions(self.texts)
-
-    def add(self, label: str, value: Any) -> None:
-        self.count_value(label, value, self)
-        self.run()
 
     def run(self) -> None:
         """Visits what is queued, until nothing is, and no question of the code is left."""
@@ -267,7 +261,6 @@ class Dependencies:
         self._slots.add(slot)
         unique = project.unique(label, self.values, self._counts)
         self.values[unique] = ABSENT
-        self.owners[unique] = owner
         encoder = ValueEncoder(self, is_config=of[0])
         hasher = blake3()
         try:
@@ -286,7 +279,7 @@ class Dependencies:
             readable(value, None if is_object else known),
             is_secret=not is_object and holds_secret(value),  # attributes are rows of their own
             kind=object if is_any else type(value),
-            is_attribute=is_attribute,
+            holder=type(owner) if is_attribute else None,
         )
 
     def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:

@@ -147,12 +147,14 @@ class ImportGraph:
         self._search = search
         self._found: dict[str, Found] = {}
         self._visited: set[str] = set()
+        self._wanted: dict[str, set[str]] = {}
         self._queue: list[tuple[str, str]] = []
 
     def add_file(self, module: str, path: str) -> None:
         if path not in self.sources:
             self._visited.add(module)
-            self._add_parents(module)
+            for name in with_packages([module])[:-1]:
+                self._visit(name)
             self._queue.append((module, path))
             self._run()
 
@@ -161,22 +163,15 @@ class ImportGraph:
         if path not in self.files.values():
             self._count(module, path)
 
-    def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> None:
-        self._follow(imports, module, is_of_package)
+    def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
+        """Counts what imports lead to, and returns the project's modules among it, transitively. Packages on
+        the way count by their files alone."""
+        queue, found = [*self._follow(imports, module, is_of_package)], set()
         self._run()
-
-    def imported_from(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
-        """The project's modules that imports lead to, transitively, among those that count."""
-        found: set[str] = set()
-        queue = [(one, module, is_of_package) for one in imports]
         while queue:
-            statement, at, is_of_package = queue.pop()
-            base = resolve(statement, at, is_of_package)  # its packages count by their files alone
-            names = () if base is None else (base, *(f"{base}.{part}" for part in statement.names))
-            for name in {*names} & self.modules.keys() - found:
+            if (name := queue.pop()) in self.modules and name not in found:
                 found.add(name)
-                if source := self.sources.get(self.modules[name]):
-                    queue += [(one, name, is_package(source.path)) for one in source.imports]
+                queue += self._wanted.get(name, ())
         return sorted(found)
 
     # -- counting --------------------------------------------------------------------------------------
@@ -207,25 +202,18 @@ class ImportGraph:
                 raise
             self.edited.add(path)
             return
-        self._follow(source.imports, module, is_package(path))
+        self._wanted[module] = self._follow(source.imports, module, is_package(path))
 
-    def _add_parents(self, module: str) -> None:
-        for at, mark in enumerate(module):
-            if mark == ".":
-                self._visit(module[:at])
-
-    def _follow(self, imports: Iterable[Import], module: str, is_of_package: bool) -> None:
-        for statement in imports:
-            base = resolve(statement, module, is_of_package)
-            if base is None:
-                continue
-            self._add_parents(base)
-            found = self._visit(base)
-            names: Iterable[str] = statement.names if found.folders else ()
-            if "*" in names and found.path.endswith(".py"):  # a package's `__all__` may list any of its texts
-                names = filter(str.isidentifier, texts_in(read_source(found.path, base).code))
-            for name in names:
-                self._visit(f"{base}.{name}")
+    def _follow(self, imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
+        wanted = wanted_by(imports, module, is_of_package)
+        for name in with_packages(wanted):
+            base, _, last = name.rpartition(".")
+            found = self._visit(base if last == "*" else name)
+            if last == "*" and found.folders and found.path.endswith(".py"):
+                # A package's `__all__` may list any of its texts.
+                for text in filter(str.isidentifier, texts_in(read_source(found.path, base).code)):
+                    self._visit(f"{base}.{text}")
+        return wanted
 
     def _visit(self, name: str) -> Found:
         found = self._find(name)
@@ -297,15 +285,15 @@ def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
     return None
 
 
-def homes_of(imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
-    """The modules that import statements may ask for, with their packages, sorted."""
-    found: set[str] = set()
-    for one in imports:
-        parts = (resolve(one, module, is_of_package) or "").split(".")
-        if parts[0]:
-            found.update(".".join(parts[: n + 1]) for n in range(len(parts)))
-            found.update(".".join([*parts, name]) for name in one.names)
-    return sorted(found)
+def wanted_by(imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
+    """The modules that import statements in a module may ask for."""
+    bases = [(resolve(one, module, is_of_package), one.names) for one in imports]
+    return {name for base, names in bases if base for name in (base, *(f"{base}.{part}" for part in names))}
+
+
+def with_packages(modules: Iterable[str]) -> list[str]:
+    parts = [name.split(".") for name in modules]
+    return sorted({".".join(names[: n + 1]) for names in parts for n in range(len(names))})
 
 
 def is_package(path: str) -> bool:

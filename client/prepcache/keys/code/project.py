@@ -252,8 +252,7 @@ class Labels:
         self._counts: dict[str, int] = {}
 
     def known(self, value: Any) -> str | None:
-        entry = self._given.get(id(value))
-        return None if entry is None else entry[0]
+        return self._given.get(id(value), (None, None))[0]
 
     def functions(self) -> list[FunctionType]:
         return [value for _, value in self._given.values() if isinstance(value, FunctionType)]

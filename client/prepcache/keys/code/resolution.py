@@ -15,7 +15,7 @@ import marshal
 import sys
 import types
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,11 @@ from prepcache.keys.code import project
 from prepcache.keys.code.import_graph import (
     Import,
     SourceFile,
-    homes_of,
     imports_in,
     is_package,
     read_source,
+    wanted_by,
+    with_packages,
 )
 from prepcache.keys.code.names import (
     OF_REACHED,
@@ -259,12 +260,11 @@ def _is_plain(value: Any) -> bool:
 
 def follow_imports(walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
     """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
-    imports = list(dict.fromkeys(imports_in(code)))
+    imports: Sequence[Import] = list(dict.fromkeys(imports_in(code)))
     if not imports:
         return
-    walk.graph.add_imports(imports, module, is_of_package)
+    reached = walk.graph.add_imports(imports, module, is_of_package)
     _beyond_files(walk, all_names(code), imports, module, is_of_package)
-    reached = walk.graph.imported_from(imports, module, is_of_package)
     walk.is_following |= bool(reached)
     names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
     sources = {name: source for name in reached if (source := _source(walk, name)) is not None}
@@ -290,7 +290,8 @@ def follow_imports(walk: Dependencies, code: CodeType, module: str, *, is_of_pac
             count_module(walk, loaded, ())
             continue
         space = vars(loaded)
-        homes = homes_of(sources[name].imports, name, "__path__" in space) if name in sources else []
+        imports = sources[name].imports if name in sources else ()
+        homes = with_packages(wanted_by(imports, name, "__path__" in space))
         for held in sorted(names & space.keys()):
             is_stated = isinstance(space[held], ModuleType) and space[held].__name__ in homes
             if not (is_stated or _is_closed(space[held])):
@@ -302,7 +303,7 @@ def _beyond_files(
 ) -> None:
     """Counts imported modules that are of no counted file: whole, what a job has put in the place of one;
     of libraries, which are loaded in one job and not in the next, what contradicts their text."""
-    for home in homes_of(imports, module, is_of_package):
+    for home in with_packages(wanted_by(imports, module, is_of_package)):
         loaded = None if home in walk.graph.modules else sys.modules.get(home)
         if loaded is None:
             continue
@@ -316,9 +317,8 @@ def _beyond_files(
         walk.is_settling = True
         space = project.space_of(loaded)
         for name in sorted(names & space.keys()):
-            held = space[name]
-            inner = names & vars(held).keys() if isinstance(held, type) else ()
-            if not isinstance(held, ModuleType):  # which counts if it is imported itself
+            inner = names & vars(space[name]).keys() if isinstance(space[name], type) else ()
+            if not isinstance(space[name], ModuleType):  # which counts if it is imported itself
                 for chain in ((name,), *((name, one) for one in sorted(inner))):
                     count_module(walk, loaded, chain)
         walk.is_settling = False
@@ -333,10 +333,8 @@ def _is_as_installed(walk: Dependencies, module: str, name: str, value: Any) -> 
 def older_texts(walk: Dependencies, came: Iterable[str]) -> dict[str, str]:
     """The modules, to their files, of labels that were not there where the recipe was made: what may have
     been loaded here from another text than is there now."""
-    parts = [label.split(".") for label in came]
-    holders = {".".join(names[:n]) for names in parts for n in range(len(names))}
     found = {}
-    for module in holders & walk.graph.modules.keys():
+    for module in walk.graph.modules.keys() & with_packages(came):
         path = walk.graph.modules[module]
         source = walk.graph.sources.get(path)
         if source is None or _awaited.get(path) == source.stamp or max(source.stamp[3:]) < started_ns():

@@ -35,7 +35,6 @@ from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registere
 from prepcache.keys.encoding.objects import (
     is_lock,
     kind_of,
-    own_attributes,
     state_of,
 )
 from prepcache.keys.environment import check_machine_code
@@ -53,7 +52,6 @@ _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
-_OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
 _MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """Reference and name by address. The oldest go."""
@@ -61,13 +59,13 @@ _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """A value that counts; `is_attribute`: an object holds it, and not the code."""
+    """A value that counts; `holder`: the class of the object that holds it, where it is not the code."""
 
     digest: str
     text: str
     is_secret: bool = False
     kind: type = object
-    is_attribute: bool = False
+    holder: type | None = None
 
 
 ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
@@ -184,7 +182,6 @@ class ValueEncoder(Encoder):
             parts = [("compiled", own["_torchdynamo_orig_callable"])]
         elif isinstance(own.get("registry"), types.MappingProxyType):  # singledispatch, which holds a cache
             parts = [("registry", dict(own["registry"]))]
-            parts += [pair for pair in own_attributes(function) if pair[0] not in _OF_DISPATCH]
         elif "<" in name:
             name += f":{fingerprint(function.__code__)}"
             parts = state_of(function)
