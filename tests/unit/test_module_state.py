@@ -133,6 +133,7 @@ OWN = {
     "its own name": "def f(x): return sys.modules[__name__].K",
     "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",
     "whether one is loaded": "def f(x): return f'{x}' in sys.modules, K",
+    "its names": "def f(x): return x in sys.modules.keys(), K",
     "a module that is named modules": "import modules\ndef f(x): return modules.K, K",
     "a method that is named modules": "def f(x): return sys.byteorder, [m for m in x.modules()], K",
 }

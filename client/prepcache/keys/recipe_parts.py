@@ -94,7 +94,10 @@ def code_part(code: str | Sequence[Any] | None, reach: Dependencies, stat_cache:
     mode, paths = (code, graph.files) if isinstance(code, str) else ("files", _named_files(code or ()))
     files = {file: source_digest(path, graph, stat_cache) for file, path in sorted(paths.items())}
     if mode == "script":
-        files |= {file: EDITED for file, path in paths.items() if _is_edited(path, graph, reach)}
+        for file, path in paths.items():
+            source = graph.sources.get(path)
+            if source is not None and not all(map(source.makes, reach.codes.get(path, ()))):
+                files[file] = EDITED
     values: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     for label, value in sorted(reach.values.items()):
@@ -119,11 +122,6 @@ def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
         return source.digest
     check_machine_code(path)
     return digest_file(path, stat_cache, "stat").digest.hex()
-
-
-def _is_edited(path: str, graph: ImportGraph, reach: Dependencies) -> bool:
-    source = graph.sources.get(path)
-    return source is not None and not all(map(source.makes, reach.codes.get(path, ())))
 
 
 def _shown(label: str, value: Value) -> dict[str, str]:

@@ -269,7 +269,7 @@ def _look(
     preprocess: Callable[..., Any], asked: dict[str, Any], classes: tuple[type, ...]
 ) -> tuple[State, dict[str, Any], Dependencies]:
     """The state, and the parts of the recipe that is made of it."""
-    code, installed = asked["code"], lately()
+    code, installed = asked["code"], Environment()
     reach, leaves, config_digest = _walk(preprocess, asked, installed)
     if code == "script":
         for path, module in sorted(reach.sources.items()):

@@ -367,7 +367,7 @@ def module_look_ups(code: CodeType) -> tuple[bool, bool]:
             is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
             is_own = first.argval == "__name__" or then.argval == "__module__"
             is_found |= step.argval == "modules"
-            is_any |= not (is_literal or is_own or first.opname == "CONTAINS_OP")
+            is_any |= not (is_literal or is_own or first.opname == "CONTAINS_OP" or first.argval == "keys")
     return is_found, is_any
 
 

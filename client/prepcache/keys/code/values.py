@@ -189,8 +189,7 @@ class ValueEncoder(Encoder):
             parts = [("__wrapped__", own["__wrapped__"])]
         if not parts:
             return name.encode()
-        label = self._walk.refer_object(function, parts, self, self.where)
-        return name.encode() + text_bytes(label)
+        return name.encode() + text_bytes(self._walk.refer_object(function, parts, self, self.where))
 
     def put_known(self, value: Any, put: Put) -> bool:
         label = None if self.inline_depth else self._walk.whole_objects.get(id(value))
@@ -234,9 +233,7 @@ class ValueEncoder(Encoder):
         if is_mere:
             put(b"-")
         else:
-            label = self._walk.refer_object(owner, named, self, self.where)
-            self.is_whole |= label not in self._walk.objects
-            put(b"@" + text_bytes(label))
+            put(b"@" + text_bytes(self._walk.refer_object(owner, named, self, self.where)))
 
 
 def identity_of(value: Any) -> str:
@@ -273,15 +270,9 @@ def _text(value: Any) -> str:
         if cls in SCALARS:
             return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
     if isinstance(value, FunctionType | type | BuiltinFunctionType | MethodType):
-        name = getattr(
-            value, "__qualname__", getattr(value, "__name__", cls.__qualname__)
-        )  # Boost's has none
-        return f"{value.__module__}.{name}"
+        return f"{value.__module__}.{getattr(value, '__qualname__', cls.__qualname__)}"  # Boost's have none
     if isinstance(value, ModuleType):
         return value.__name__
     if issubclass(cls, os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
-    if not dataclasses.is_dataclass(cls) and hasattr(cls, "shape") and hasattr(cls, "dtype"):
-        with contextlib.suppress(Exception):  # the job's own may mean something else by these
-            return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
     return f"{cls.__module__}.{cls.__qualname__}"

@@ -32,7 +32,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, is_checkout, space_of, working_folder
-from prepcache.keys.environment import REPLACED, lately, runs_as_written
+from prepcache.keys.environment import REPLACED, Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
@@ -151,12 +151,13 @@ def still_true(
     """Whether what was observed is as it was: None, or the first name that is not. What cannot be told has
     changed."""
     roots = roots or Roots(cwd=working_folder())
+    installed: Environment | None = None
     for row in observed:
         name, kind, digest = str(row.get("name", "")), row.get("kind"), row.get("digest")
         if kind == RANDOM:
             continue
         if kind == "distribution":
-            installed = lately()
+            installed = installed or Environment()
             if digest == REPLACED or name not in installed.distributions or installed.state(name) != digest:
                 return name
             continue
