@@ -35,6 +35,7 @@ from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registere
 from prepcache.keys.encoding.objects import (
     is_lock,
     kind_of,
+    own_attributes,
     state_of,
 )
 from prepcache.keys.environment import check_machine_code
@@ -52,6 +53,7 @@ _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
+_OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
 _MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """Reference and name by address. The oldest go."""
@@ -182,6 +184,7 @@ class ValueEncoder(Encoder):
             parts = [("compiled", own["_torchdynamo_orig_callable"])]
         elif isinstance(own.get("registry"), types.MappingProxyType):  # singledispatch, which holds a cache
             parts = [("registry", dict(own["registry"]))]
+            parts += [pair for pair in own_attributes(function) if pair[0] not in _OF_DISPATCH]
         elif "<" in name:
             name += f":{fingerprint(function.__code__)}"
             parts = state_of(function)
