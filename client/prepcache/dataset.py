@@ -201,8 +201,6 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
     def _go_on(self, given: DatasetOptions) -> None:
         samples, mode = self._samples, self._mode()
         by = samples.by
-        if len(samples.catalogue.missing):
-            samples.making.take_waiting()
         samples.note_hits()
         samples.say_opening(given.root)
         for note in by.recipe.notes:

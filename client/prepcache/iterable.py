@@ -114,8 +114,6 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
                     took_s = max(time.monotonic() - began, 1e-6)
                     size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
                     yield from chunk
-                    if (here := chunk.on_access) is not None:
-                        here.run()  # into files of this job, where later chunks find it
                 finally:
                     self._counts.note(chunk.report())
                 del chunk  # before others are read
@@ -139,10 +137,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         if not (by.artifacts.is_known or by.artifacts.session.is_gone):
             by.artifacts.look_from(0)
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
-        samples = Samples(by, items, distinct, stamps, catalogue, numbers)
-        if len(catalogue.missing):
-            samples.making.take_waiting()
-        return samples
+        return Samples(by, items, distinct, stamps, catalogue, numbers)
 
     def _prepare(self, chunk: Samples) -> None:
         """Verifies what was found of a chunk, and makes what is missing."""

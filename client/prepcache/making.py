@@ -25,7 +25,7 @@ from prepcache.artifact.sample_tree import copied
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import PrepcacheError, PreprocessError, SampleError, VerifyError
 from prepcache.fill.call import Job, Part
-from prepcache.fill.commit import Committer, behind_text, waiting_of
+from prepcache.fill.commit import Committer, behind_text
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.input_guard import SHOWN, Originals
 from prepcache.fill.on_access import OnAccess
@@ -37,7 +37,6 @@ from prepcache.index.view import View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.units import count_text
 from prepcache.report import WITHOUT, ended_early, left_text, unobserved_text
-from prepcache.settings import Mode
 from prepcache.wrapped import Wrapped
 
 if TYPE_CHECKING:
@@ -144,16 +143,6 @@ class Making:
             with Guard() as watched:
                 next(iter(job.parts(index, self._originals.item(index))), None)
             self._by.refuse_draws(watched.drawn)
-
-    def take_waiting(self) -> None:
-        """Takes what other data sets of this process have made and no daemon has yet."""
-        catalogue, artifacts = self._catalogue, self._by.artifacts
-        if not artifacts.mode.is_writing or (artifacts.mode is Mode.REFRESH and not self._by.is_stream):
-            return
-        for batch in waiting_of(artifacts.recipe.digest):
-            # What a refresh has replaced since is older than its edition.
-            if batch.file.artifact.edition >= catalogue.edition and artifacts.accepts(batch.observed):
-                catalogue.add_local(batch.file)
 
     def verify(self, fraction: float) -> None:
         verify(self._by.job, self._catalogue, self._originals, fraction, self._remove)

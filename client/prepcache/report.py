@@ -42,8 +42,6 @@ NAMED_ITEMS = 3
 PATH_CHARS = 120
 WITHOUT = "without the cache"
 NOT_KEPT = "PREPCACHE=readonly: new samples are not stored"
-NEW_CACHE = "nothing of this name is cached yet"
-"""As the daemon says; of the new cache that it begins with it need not be asked."""
 NOT_KNOWN = "reason unknown: the daemon did not answer in time; try `prepcache explain`"
 
 
@@ -249,8 +247,6 @@ def why_missing(
 
 def _why_nothing(artifacts: ArtifactSet) -> list[str]:
     """Why the daemon has told nothing, or what it told does not count; empty if neither is so."""
-    if artifacts.session.is_away and artifacts.client.endpoint.has_started_empty:
-        return [NEW_CACHE]
     if artifacts.reason:
         return [artifacts.reason]
     if artifacts.mode is Mode.REFRESH:

@@ -48,9 +48,6 @@ _SHELL = 'log=$1; shift; "$@" </dev/null >>"$log" 2>&1 & echo $!'
 class Endpoint:
     """A daemon that others run: it is not ours to start."""
 
-    has_started_empty = False
-    """Whether this process has started it, for a store that was not there."""
-
     def __init__(self, address: Address) -> None:
         self.address = address
 
@@ -145,7 +142,6 @@ class Launcher(Endpoint):
         self._environ = environ
         # -P: the daemon must not import a module of the folder that it happens to be started in.
         self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
-        self.has_started_empty = False
         self._started_at = NEVER
 
     @property
@@ -205,7 +201,6 @@ class Launcher(Endpoint):
                     if time.monotonic() - self._started_at < waits.FAILED_START_S:
                         why = self.told_error() or "no reason given"
                         raise self._failed(f"it exited at once: {why} (log: {self.log})")
-                    self.has_started_empty = self._started_at == NEVER and not self.has_store
                     self._started_at = time.monotonic()
                     os.pwrite(lock, f"{self._spawn():<20}".encode(), 0)
             finally:

@@ -354,8 +354,6 @@ class Session:
             acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
                 where that one is forgotten.
         """
-        if self.client.endpoint.has_started_empty:  # it has nothing yet that this job could use
-            self.budget.limit_first(waits.STARTING_WAIT_S)
         header = self.open() if acts else None
         call = functools.partial(attempt, session=header) if acts else attempt
         budget, start = self._budget_here(), self.client.start

@@ -86,12 +86,6 @@ class WaitBudget:
             if not (self.has_met or self.is_gone):
                 vars(self).update(left)
 
-    def limit_first(self, seconds: float) -> None:
-        """Until the daemon is met for the first time, no more than this is lost to it."""
-        with self._lock:
-            if not self.has_met:
-                self._allowed_s = min(self._allowed_s, seconds)
-
     def come_back(self) -> None:
         with self._lock:
             if self.is_away:

@@ -96,12 +96,6 @@ class _Thread:
             self._due[one] = at
             self._changed.notify_all()
 
-    def collect(self, recipe: str) -> None:
-        """Has data sets of a recipe submit what they have made on access."""
-        for one in list(self._due):
-            if one.recipe == recipe and one.collect is not None:
-                one.collect()
-
     def _run(self) -> None:
         while (one := self._next()) is not None:
             try:
@@ -134,12 +128,6 @@ def is_full() -> bool:
     return waiting_bytes() > AWAY_BYTES or len([*_WAITING]) >= AWAY_FILES
 
 
-def waiting_of(recipe: str) -> list[Batch]:
-    """What waits in this process, of one recipe, in files from now on: batches of any data set's."""
-    THREAD.collect(recipe)
-    return [batch for batch in _WAITING if batch.file.artifact.recipe == recipe]
-
-
 class Committer:
     """Commits what one data set makes in this process.
 
@@ -152,7 +140,6 @@ class Committer:
     def __init__(self, task: Task) -> None:
         artifacts = task.by.artifacts
         self.pid = os.getpid()
-        self.recipe = artifacts.recipe.digest
         self.changed = threading.Condition()
         self.reason = ""
         self.is_declined = self.is_filling = False

@@ -127,12 +127,6 @@ class ArtifactSet(RecipeIndex):
         self.has_mapped |= mapped is not None
         return mapped
 
-    def accepts(self, rows: Sequence[Row]) -> bool:
-        """Whether all is as it was observed when samples were made that this process has."""
-        if (name := self._changed(rows)) is None:
-            self.drawn = self.drawn | draws_in(rows)
-        return name is None
-
     def _changed(self, rows: Sequence[Row]) -> str | None:
         """The observed input that is not what it was."""
         from prepcache.keys.observation.inputs import Roots, still_true
