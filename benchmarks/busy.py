@@ -51,7 +51,7 @@ def read(item):
     return np.full((3, 64, 64), item % 251, np.uint8)
 
 class Noting:
-    def back(self):
+    def on_return(self):
         with open("returns", "a") as file:
             file.write(f"{time.monotonic()}\\n")
 
@@ -59,7 +59,7 @@ noting, true = Noting(), Session.current.__func__
 
 def current(kind, client):
     session = true(kind, client)
-    session.at_return(noting.back)
+    session.listen(noting)
     return session
 
 Session.current = classmethod(current)

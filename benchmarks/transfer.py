@@ -168,10 +168,10 @@ def daemon(folder: Path, megabytes: int) -> Iterator[tuple[Server, Path]]:
         file = stage(str(root / "staging"), ["artifact"], session=job.session, size_bytes=megabytes << 20)
         job.resolve()
         lease = job.lease(["artifact"]).json()["lease"]
-        done = job.commit([lease], [{"name": file.name, "size_bytes": file.size_bytes}]).json()
-        if "artifacts" not in done:
+        done = job.commit([lease], {"name": file.name, "size_bytes": file.size_bytes}).json()
+        if "artifact" not in done:
             raise SystemExit(f"the artifact was not taken: {done}")
-        [ref] = done["artifacts"]
+        ref = done["artifact"]
         jobs: list[Job] = []
 
         def up() -> tuple[str, dict[str, str]]:

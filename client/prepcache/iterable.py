@@ -178,10 +178,9 @@ class StreamPreprocessing(Preprocessing):
     is_stream = True
 
     def __init__(self, given: DatasetOptions, recipe: Recipe, said: Once) -> None:
-        super().__init__(given, recipe)
+        super().__init__(given, recipe, said)
         self.why: list[str] = []
         self.is_speaker = True
-        self._said = said
 
     def say_opening(self) -> None:
         said, reasons = stream_line(self.name, self.recipe.digest, self.artifacts)
@@ -194,7 +193,7 @@ class StreamPreprocessing(Preprocessing):
             self.say_of_it(note)
 
     def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
-        if self.is_speaker and (not topic or self._said.is_news(topic)):
+        if self.is_speaker:
             super().say(line, topic, is_wrong=is_wrong)
 
     def watcher(self, total: int, there: int) -> Progress:

@@ -91,17 +91,14 @@ class Making:
 
     @contextmanager
     def _filling(self) -> Iterator[None]:
-        """While this thread fills: one at a time."""
         by = self._by
-        if not by.artifacts.filling.acquire(blocking=not by.is_in_executor):
+        if by.is_in_executor:
             raise RuntimeError(
-                f"{by.name}: this thread belongs to executor=, which is preprocessing the items: it would "
-                "wait for itself forever. Prepare the data set in another thread, or pass another executor"
+                f"{by.name}: this thread belongs to executor=, which preprocesses the items: it would wait "
+                "for itself forever. Prepare the data set in another thread, or pass another executor"
             )
-        try:
+        with by.artifacts.filling:
             yield
-        finally:
-            by.artifacts.filling.release()
 
     def _whole_view(self) -> View:
         """A view of all samples; an artifact that was purged since the fill is made again."""
@@ -161,11 +158,7 @@ class Making:
     # -- some, on access
 
     def samples(self, indices: Sequence[int], *, is_single: bool = False) -> dict[int, Any]:
-        """The samples of distinct items that are missing.
-
-        Args:
-            is_single: a job asks for samples one by one.
-        """
+        """The samples of distinct items that are missing. `is_single`: the job asks for them one by one."""
         by, here, is_writing = self._by, self.on_access, self._by.artifacts.mode.is_writing
         by.job.refuse_itself()
         drifted = is_writing and by.job.guard.check_first()
@@ -179,12 +172,11 @@ class Making:
                 if is_keeping:
                     by.artifacts.look(not_within_s=LOOK_AGAIN_S)
                 made = {index: self._made(index) for index in indices}
-        if watched.drawn and self._tally.note_once("drawn"):
+        if watched.drawn:
             by.say(describe(by.name, watched.drawn), "drawn")
         return made
 
     def _made(self, index: int) -> Any:
-        """The sample of an item, which is made if it is missing, and not kept."""
         slot, row = self._catalogue.slot_of(index)
         if slot is not None:
             return slot.artifact.sample(row)
@@ -247,15 +239,12 @@ class Making:
             self._by.say_of_it(f"{what} changed since the data set was opened: not stored", is_wrong=True)
 
     def _say_notices(self, notices: Iterable[Notice]) -> None:
-        """Each topic once, whichever processes came upon it."""
         for topic, text in notices:
-            if self._tally.note_once(topic):
-                self._by.say_of_it(text, topic)
+            self._by.say_of_it(text, topic)
 
     def _say_unobserved(self, index: int, why: str) -> None:
-        """Once, whatever the number of such items: what one of them reads, the others mostly read, too."""
-        if self._tally.note_once("unobserved"):
-            self._by.say_of_it(unobserved_text(self._originals.name(index), why), is_wrong=True)
+        """Of one such item: what it reads, the others mostly read, too."""
+        self._by.say_of_it(unobserved_text(self._originals.name(index), why), "unobserved")
 
 
 def verify(

@@ -67,7 +67,18 @@ def _is_notebook() -> bool:
 class Once:
     """Which one-time messages were logged, in memory that forked workers share."""
 
-    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "slow", "files", "started", "unseen")
+    TOPICS = (
+        "ranks",
+        "drawn",
+        "nothing",
+        "drifted",
+        "left",
+        "slow",
+        "files",
+        "started",
+        "unseen",
+        "unobserved",
+    )
 
     def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
         self._said = mmap.mmap(-1, len(said))
@@ -112,7 +123,7 @@ class Progress:
         self._clock = clock
         self._began = self._drawn_at = clock()
         self._next_line_s = FIRST_LINE_S
-        self._computed = self._waited = self._taken = 0
+        self._computed = self._waited = 0
         self._item_bytes = 0.0
         self._bar: Bar | None = None
         is_drawable = _is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
@@ -120,12 +131,10 @@ class Progress:
         self._is_bar = bool(is_wanted) and is_drawable and not is_background
         tell(there, total)  # the first item may take minutes, or be another job's
 
-    def advance(
-        self, computed: int, waited: int, item_bytes: float = 0.0, taken: int = 0, there: int | None = None
-    ) -> None:
-        """So many items have been made here, and by others, since it began; `taken` are leased by others.
+    def advance(self, computed: int, waited: int, item_bytes: float = 0.0, there: int | None = None) -> None:
+        """So many items have been made here, and by others, since it began.
         `there`: how many of those that were there had not to be made again."""
-        self._computed, self._waited, self._item_bytes, self._taken = computed, waited, item_bytes, taken
+        self._computed, self._waited, self._item_bytes = computed, waited, item_bytes
         self._there = self._there if there is None else there
         now = self._clock()
         if now - self._drawn_at < REDRAW_S:
@@ -136,7 +145,6 @@ class Progress:
 
     @property
     def is_over(self) -> bool:
-        """Whether all items have been made or found, though a full cache may not have kept them."""
         return self._there + self._computed + self._waited >= self._total
 
     def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
@@ -164,17 +172,13 @@ class Progress:
         parts = [f"{done:,} of {self._total:,} items"]
         if waiting:
             parts.append(waiting)
-        # What others have taken is as good as made, as long as there is something else to do.
-        taken = 0 if waiting else self._taken
-        made = self._computed + self._waited + taken
-        if left > taken and made:
-            eta = span_text((left - taken) * passed_s / made)
+        if left and (made := self._computed + self._waited):
+            eta = span_text(left * passed_s / made)
             disk = size_text(left * self._item_bytes)
             parts.append(f"{eta} and {disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         counts = (
             (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"),
-            (self._taken, "leased by other jobs"),
         )  # fmt: skip
         return ", ".join(parts + [f"{count:,} {what}" for count, what in counts if count])
 

@@ -107,7 +107,7 @@ class Tally:
         self._made = shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
         self._cost_s = shared_zeros(len(distinct), "f8")  # of items made on access
         self._seconds = 0.0
-        self._said: set[str] = set()
+        self._changed: set[int] = set()
 
     def note_hits(self) -> Found:
         hits = np.flatnonzero(self._catalogue.places.artifact != MISSING)
@@ -115,24 +115,19 @@ class Tally:
         return self._found(hits)
 
     def note_fill(self, filled: Filled, todo: Any) -> Found:
-        """What was computed of what there was to do, and what others have made meanwhile."""
         self._made[filled.computed] = 1
         self._state[filled.waited] = _WAITED
         self._seconds += filled.seconds
         if filled.is_declined:
             self._state[np.intersect1d(self._catalogue.missing, todo)] = _DECLINED
-        if filled.drawn:
-            self._said.add("drawn")
         return self._found(filled.waited)
 
     def _found(self, items: Any) -> Found:
-        """Counts items that this job has not made; each has cost its share of what its artifact did."""
         places = self._catalogue.places.artifact[items]
         saved_s = sum(share * slot.artifact.cost_s for slot, share in self._shares(places))
         return int(np.count_nonzero(places != MISSING)), float(saved_s)
 
     def _shares(self, places: Any) -> Iterator[tuple[Slot, float]]:
-        """The artifacts in which items lie, and which share of each they are."""
         counts = np.bincount(places[places != MISSING])
         for number in np.flatnonzero(counts).tolist():
             slot = self._catalogue.slots.get(number)
@@ -146,9 +141,9 @@ class Tally:
             self._state[index] = _UNKNOWN
 
     def note_changed(self, index: int, names: list[str]) -> bool:
-        """Whether this item's change is to be said now: once."""
-        if not self.note_once(f"item {index}"):
+        if index in self._changed:
             return False
+        self._changed.add(index)
         self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
         return True
 
@@ -158,19 +153,12 @@ class Tally:
         return int(np.count_nonzero(is_missing & (self._made == 1) & (self._state != _DECLINED)))
 
     def not_kept(self) -> list[str]:
-        """Says how many samples were made and are nowhere: they are made at each access."""
         count = self.count_not_kept()
         if not count:
             return []
         return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not stored yet"]
 
-    def note_once(self, topic: str) -> bool:
-        is_new = topic not in self._said
-        self._said.add(topic)
-        return is_new
-
     def made_since_opening(self) -> tuple[int, int, int]:
-        """How many distinct items were there, how many this job has made, and how many others have since."""
         is_hit, is_made = self._state == _HIT, self._made == 1
         is_others = (self._catalogue.places.artifact != MISSING) & ~is_made & ~is_hit
         return int(np.count_nonzero(is_hit)), int(np.count_nonzero(is_made)), int(np.count_nonzero(is_others))
@@ -284,7 +272,6 @@ def ask(artifacts: ArtifactSet) -> str:
 
 
 def changed_inputs(artifacts: ArtifactSet) -> list[str]:
-    """Inputs that the function was seen to take, and that are not what they were: a line each."""
     lines = []
     for name in artifacts.changed_inputs:
         tag, _, rest = name.partition(":")
@@ -324,7 +311,6 @@ def _missing_items(
 
 
 def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:
-    """The first file in an item, short of the root; empty where there is none."""
     name = next((name for name in paths_in(item) if os.path.lexists(name)), "")
     above = "" if root is None else os.path.abspath(os.fspath(root)) + os.sep
     return shortened(os.path.abspath(name).removeprefix(above) if name and above else name, PATH_CHARS)

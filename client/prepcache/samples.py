@@ -32,7 +32,7 @@ from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.view import View, given
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.observation.observer import Observer
-from prepcache.progress import Progress, say
+from prepcache.progress import Once, Progress, say
 from prepcache.protocol.observed import draws_text
 from prepcache.report import (
     WITHOUT,
@@ -67,7 +67,7 @@ class Preprocessing:
 
     is_stream: ClassVar[bool] = False
 
-    def __init__(self, given: DatasetOptions, recipe: Recipe) -> None:
+    def __init__(self, given: DatasetOptions, recipe: Recipe, said: Once | None = None) -> None:
         how, observer = given.how, None
         if how["code"] is not None:
             cache = user_stat_cache()
@@ -89,14 +89,16 @@ class Preprocessing:
         """`keeps`: samples made on access are kept."""
         self.num_workers, self.executor, self.progress = given.num_workers, given.executor, given.progress
         self.opened_in = os.getpid()
+        self._said = said or Once()
 
     @property
     def name(self) -> str:
         return self.recipe.name
 
     def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
-        """Says a line. Of a `topic` of what is wrong every process says it, and a stream once."""
-        say(line, self.progress, is_wrong=is_wrong or bool(topic))
+        """Says a line; of a `topic` of what is wrong once, whichever process comes upon it."""
+        if not topic or self._said.is_news(topic):
+            say(line, self.progress, is_wrong=is_wrong or bool(topic))
 
     def say_of_it(self, text: str, topic: str = "", *, is_wrong: bool = False) -> None:
         self.say(f"{self.name}: {text}", topic, is_wrong=is_wrong)
@@ -109,9 +111,8 @@ class Preprocessing:
             self.artifacts.session.heartbeat.note_progress(self.recipe, done, total)
 
     def executor_here(self) -> Executor | None:
-        """What calls the function: none for one of its own threads, which would wait for itself, and none in
-        a forked worker, which has no thread that feeds it."""
-        return None if self.is_in_executor or os.getpid() != self.opened_in else self.executor
+        """What calls the function: none in a forked worker, which has no thread that feeds it."""
+        return self.executor if os.getpid() == self.opened_in else None
 
     @property
     def may_fill(self) -> bool:
@@ -119,14 +120,8 @@ class Preprocessing:
         return self.job.is_expanded or self.artifacts.mode.is_writing
 
     def refuse_draws(self, drawn: set[str]) -> None:
-        """Refuses a wrapped dataset that draws."""
         if drawn and isinstance(self.job.function, Wrapped):
             raise UnkeyableError(draws_refused(self.name, drawn))
-
-    @property
-    def may_wait_for_others(self) -> bool:
-        """Whether a thread that waits for others' items may wait for itself."""
-        return self.job.may_wait_for_others or self.is_awaited
 
     @property
     def is_awaited(self) -> bool:
@@ -180,11 +175,9 @@ class Samples:
         return self.by.artifacts.look(not_within_s=not_within_s)
 
     def note_hits(self) -> None:
-        """Counts the items that were cached at the opening as hits."""
         self.by.artifacts.session.heartbeat.note_found(*self.tally.note_hits())
 
     def say_opening(self, root: str | os.PathLike[str] | None) -> None:
-        """Says what is there, and why the rest is not."""
         artifacts = self.by.artifacts
         reasons = why_missing(artifacts, self.catalogue, self._items, root)
         if self.originals.is_unsteady and len(self.catalogue.missing):
@@ -197,7 +190,7 @@ class Samples:
         self.by.say(opening_line(recipe.name, recipe.digest, told, to_do, reasons, artifacts.mode))
         self.by.refuse_draws(artifacts.drawn)
         # Each job that is given such samples says it: whoever made them may have been another.
-        if artifacts.drawn and self.tally.note_once("drawn"):
+        if artifacts.drawn:
             self.tally.why.append(draws_text(artifacts.drawn))
             self.by.say_of_it(draws_text(artifacts.drawn), "drawn")
 
@@ -208,14 +201,14 @@ class Samples:
             self._progress = Progress(
                 by.name, total, total - missing, by.progress, by.tell, is_background=True
             )
-            by.artifacts.session.heartbeat.on_beat.add(self._show_progress)
-            by.artifacts.session.at_return(self._ask_again)
+            by.artifacts.session.listen(self)
 
-    def _ask_again(self) -> None:
-        """After an outage: no session beats before somebody has asked."""
-        self.look()
+    def on_return(self) -> None:
+        """No session beats before somebody has asked."""
+        if self._progress is not None and self.by.artifacts.is_owner:
+            self.look()
 
-    def _show_progress(self) -> None:
+    def on_beat(self) -> None:
         progress, artifacts = self._progress, self.by.artifacts
         if progress is None or not artifacts.is_owner or artifacts.filling.locked():  # a fill shows its own
             return
@@ -243,7 +236,6 @@ class Samples:
 
     @property
     def _made_here(self) -> Making | None:
-        """What makes missing samples, if this process, and not the one that forked it, has begun to."""
         making = self._making
         return making if making is not None and making.pid == os.getpid() else None
 
@@ -272,7 +264,6 @@ class Samples:
 
     @property
     def on_access(self) -> OnAccess | None:
-        """What makes samples on access, if this process has begun to make any."""
         making = self._made_here
         return None if making is None else making.on_access
 
@@ -290,7 +281,6 @@ class Samples:
         return self._make([index], is_single=True)[index] if held is None else held.artifact.sample(row)
 
     def batch(self, indices: Any) -> list[Any] | Batch:
-        """The samples at these positions: gathered at once where they are there."""
         return self.view().take_or_make(indices, self._make)
 
     @property
@@ -340,7 +330,6 @@ class Samples:
     # -- what there is
 
     def are_there(self, positions: Array, *, not_within_s: float) -> Array:
-        """Which of the samples at these positions are there; `bool[k]`."""
         if self.is_expanded:
             return np.ones(len(positions), np.bool_)
         self.look(not_within_s=not_within_s)
@@ -369,7 +358,6 @@ class Samples:
         return catalogue.distinct.digests[catalogue.distinct.inverse], observed
 
     def report(self) -> Report:
-        """Of what this process knows: it sends no request."""
         return self.tally.report(why_so(self.by.artifacts, self._stamps, self.tally))
 
     # -- to other processes

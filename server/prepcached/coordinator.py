@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -200,12 +200,11 @@ class Coordinator:
 
     async def commit(self, session: Session, request: wire.CommitRequest) -> wire.Committed:
         staged = request.staged
-        for file in staged:
-            if not file.name.startswith(session.id + "."):
-                raise StagedFileRefused(
-                    f"{file.name}: not staged by {session.label}: names begin with the session's id and a dot"
-                )
-        if sum(file.size_bytes for file in staged) > wire.MAX_STAGED_BYTES:
+        if not staged.name.startswith(session.id + "."):
+            raise StagedFileRefused(
+                f"{staged.name}: not staged by {session.label}: names begin with the session's id and a dot"
+            )
+        if staged.size_bytes > wire.MAX_STAGED_BYTES:
             raise LimitExceeded(f"{session.label}: commit at most {wire.MAX_STAGED_BYTES} bytes at once")
         known = self._commits.get(session.id, [])
         task = next((task for asked, task in known if asked == request and not _has_failed(task)), None)
@@ -214,7 +213,7 @@ class Coordinator:
             try:
                 commit = self._daemon.leases.begin_commit(session.id, pairs)
             except RequestError:
-                await self._drop_uploads(session, staged)
+                await self._drop_upload(session, staged)
                 raise
             task = self._daemon.spawn(self._commit(session, commit, staged))
             for ended in [one for one in self._commits if one not in self._daemon.sessions]:
@@ -306,9 +305,7 @@ class Coordinator:
             )
         table.raise_generation(recipe, newest)
 
-    async def _commit(
-        self, session: Session, commit: Commit, staged: Sequence[wire.StagedFile]
-    ) -> wire.Committed:
+    async def _commit(self, session: Session, commit: Commit, staged: wire.StagedFile) -> wire.Committed:
         daemon = self._daemon
         seen: list[bytes] = []
 
@@ -331,7 +328,7 @@ class Coordinator:
             daemon.leases.abort_commit(commit)
             if isinstance(error, UnknownRecipe):  # swept: the next lease tells the client to register it
                 self._registered.pop(commit.recipe, None)
-            await self._drop_uploads(session, staged)
+            await self._drop_upload(session, staged)
             is_mended = isinstance(error, StagedFileRefused)
             mend = "; its leases stay valid: write the files again and commit" if is_mended else ""
             raise type(error)(f"{session.label}: {error.message}{mend}", **error.data) from error
@@ -343,11 +340,10 @@ class Coordinator:
             committed = commit.items.intersection(seen)
             daemon.leases.finish_commit(commit, committed, done.generation)
             self.served.add(committed_items=len(committed))
-            self.served.add(committed_bytes=sum(artifact.size_bytes for artifact in done.artifacts))
+            self.served.add(committed_bytes=done.artifact.size_bytes)
             if self.tier is not None:
                 self.tier.note_committed(commit.recipe)
-            for file in staged:
-                session.staged.pop(file.name, None)
+            session.staged.pop(staged.name, None)
         finally:
             daemon.commits[session.id] -= 1
             if not daemon.commits[session.id]:
@@ -358,11 +354,11 @@ class Coordinator:
             await self._check_holder(session)
         return done
 
-    async def _drop_uploads(self, session: Session, refused: Sequence[wire.StagedFile]) -> None:
-        """Deletes the uploads of a refused commit, whose client uploads again."""
-        for name in [file.name for file in refused if file.name in session.staged]:
-            await self._daemon.quick(self._daemon.store.unstage, name)
-            session.staged.pop(name, None)
+    async def _drop_upload(self, session: Session, refused: wire.StagedFile) -> None:
+        """Deletes the upload of a refused commit, whose client uploads again."""
+        if refused.name in session.staged:
+            await self._daemon.quick(self._daemon.store.unstage, refused.name)
+            session.staged.pop(refused.name, None)
 
     def _holders(self, recipe: str, held: Mapping[str, int]) -> Iterator[wire.Holder]:
         fetched = 0

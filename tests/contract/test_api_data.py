@@ -42,8 +42,8 @@ def test_what_is_uploaded_and_committed_is_in_the_store(served, size_bytes):
     data = artifact_bytes(served, job, "ab", size_bytes=size_bytes)
     status, staged = upload(job, lease, data)
     assert (status, staged["size_bytes"]) == (201, len(data))
-    done = job.commit([lease], [staged]).json()
-    [ref] = done["artifacts"]
+    done = job.commit([lease], staged).json()
+    ref = done["artifact"]
     assert content(served.store, ref["digest"]) == data
     assert items_of(served.store) == sorted([item("a"), item("b")])
     assert list(Path(served.store.staging).iterdir()) == []
@@ -71,7 +71,7 @@ def test_staged_bytes_of_a_session_are_bounded(tmp_path, monkeypatch):
 
 
 def test_a_download_gives_the_artifacts_bytes_with_its_digest(served):
-    [ref] = put(served.store, "a", "b", size_bytes=5_000_000).artifacts
+    ref = put(served.store, "a", "b", size_bytes=5_000_000).artifact
     http, path = served.http(), f"/v1/entries/{ref.key}/data"
     answer, head = http.get(path), http.head(path)
     assert answer.status_code == 200 and answer.content == content(served.store, ref.digest)
@@ -82,7 +82,7 @@ def test_a_download_gives_the_artifacts_bytes_with_its_digest(served):
 
 
 def test_a_download_on_a_condition_that_does_not_hold_is_refused(served):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     tag, other = f'"{ref.digest}"', f'"{"0" * 64}"'
     for condition, status in [
         ("*", 200),
@@ -99,9 +99,9 @@ def test_a_download_on_a_condition_that_does_not_hold_is_refused(served):
 
 def test_a_download_names_which_artifact_of_an_entry_it_wants(served):
     store, job = served.store, served.job()
-    [old] = put(store, "a", seed=0).artifacts
+    old = put(store, "a", seed=0).artifact
     assert job.resolve().json()["artifacts"][0]["digest"] == old.digest
-    [new] = put(store, "a", seed=1).artifacts
+    new = put(store, "a", seed=1).artifact
     assert new.key == old.key
 
     def download(digest: str) -> httpx.Response:
@@ -111,7 +111,7 @@ def test_a_download_names_which_artifact_of_an_entry_it_wants(served):
     assert download(new.digest).headers["etag"] == f'"{new.digest}"'
     assert download(old.digest).json()["code"] == "not-found"
     assert download("0" * 64).status_code == 404
-    [other] = put(store, "b").artifacts
+    other = put(store, "b").artifact
     assert download(other.digest).status_code == 404, "of another entry"
 
 
@@ -127,7 +127,7 @@ BEYOND = ["bytes=99999999-", "bytes=-0", "bytes=" + "9" * 40 + "-"]
 
 
 def test_a_range_gives_just_that_everything_or_a_refusal(served):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     http, data = served.http(), content(served.store, ref.digest)
     for asked in (*RANGES, *MEANINGLESS, *BEYOND):
         answer = http.get(f"/v1/entries/{ref.key}/data", headers={"range": asked})
@@ -144,7 +144,7 @@ def test_a_range_gives_just_that_everything_or_a_refusal(served):
 
 
 def test_a_download_outlives_a_purge(served):
-    [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
+    ref = put(served.store, "a", size_bytes=20_000_000).artifact
     data = content(served.store, ref.digest)
     http = served.http()
     with http.stream("GET", f"/v1/entries/{ref.key}/data") as answer:
@@ -156,7 +156,7 @@ def test_a_download_outlives_a_purge(served):
 
 
 def test_a_client_that_hangs_up_leaves_no_open_file(served, caplog):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     head = f"GET /v1/entries/{ref.key}/data HTTP/1.1\r\nHost: prepcached\r\n\r\n".encode()
     for _ in range(50):
         with socket.socket(socket.AF_UNIX) as gone:
@@ -220,7 +220,7 @@ def test_slow_uploads_keep_no_thread_from_a_commit(served):
         for n in range(SLOW_THREADS + 2):
             stack.enter_context(connected(served, head(job, len(DATA), item=n), DATA[:100_000]))
         assert wait_until(lambda: len(staged(served)) == SLOW_THREADS + 2)
-        assert served.job().fill(served.store.staging, ["other"])["artifacts"]
+        assert served.job().fill(served.store.staging, ["other"])["artifact"]
     assert wait_until(lambda: not staged(served))
 
 
@@ -258,11 +258,11 @@ def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served):
     for _ in range(2):
         _, file = upload(job, lease, b"no artifact")
         assert len(staged(served)) == 1
-        assert job.commit([lease], [file]).status_code == 422
+        assert job.commit([lease], file).status_code == 422
         assert staged(served) == []
     _, file = upload(job, lease, b"no artifact")
     assert job.release(lease).status_code == 204
-    assert job.commit([lease], [file]).status_code == 409
+    assert job.commit([lease], file).status_code == 409
     assert staged(served) == [] and served.store.stats().staged_bytes == 0
 
 
@@ -278,7 +278,7 @@ def test_an_upload_of_unknown_length_is_refused(served):
 def test_concurrent_uploads_share_the_room(tmp_path):
     with serving(tmp_path, max_bytes=2 * len(DATA)) as served:
         job = served.job()
-        kept = job.fill(served.store.staging, ["kept"])["artifacts"]
+        kept = [job.fill(served.store.staging, ["kept"])["artifact"]]
         with connected(served, head(job, len(DATA), item=1), DATA[:100_000]) as first:
             assert wait_until(lambda: bool(staged(served)))
             assert raw(served.uds, head(job, len(DATA), item=2)).startswith(b"HTTP/1.1 507 ")

@@ -51,13 +51,13 @@ def look(served: Serving, recipe: str, of: dict[str, Any], name: str = "prep.tok
 
 def fill(served: Serving, recipe: str, of: dict[str, Any], name: str = "prep.tokenize") -> str:
     job = look(served, recipe, of, name)
-    return str(job.fill(served.store.staging, [recipe])["artifacts"][0]["key"])
+    return str(job.fill(served.store.staging, [recipe])["artifact"]["key"])
 
 
 def make(served: Serving, job: Job, names: list[object], why: str) -> None:
     """The job makes items of what it has opened, and says why they were missing."""
     lease = job.lease(names, served.store.generation(job.recipe), why=why).json()["lease"]
-    assert job.commit([lease], [job.stage(served.store.staging, names)]).status_code == 200
+    assert job.commit([lease], job.stage(served.store.staging, names)).status_code == 200
 
 
 def ask(served: Serving, **members: Any) -> inspection.Explanation:

@@ -34,13 +34,11 @@ def problem(answer: Any, status: int, code: str) -> str:
 def test_what_is_committed_is_resolved_by_the_next_job(served):
     first, second = served.job("first"), served.job("second")
     done = first.fill(served.store.staging, "abc")
-    assert [artifact["items"] for artifact in done["artifacts"]] == [3]
+    assert done["artifact"]["items"] == 3
     assert items_of(served.store) == sorted(item(name) for name in "abc")
     found = second.resolve().json()
-    assert (found["generation"], found["artifacts"]) == (done["generation"], done["artifacts"])
-    assert Path(
-        served.store.objects, done["artifacts"][0]["digest"][:2], done["artifacts"][0]["digest"]
-    ).exists()
+    assert (found["generation"], found["artifacts"]) == (done["generation"], [done["artifact"]])
+    assert Path(served.store.objects, done["artifact"]["digest"][:2], done["artifact"]["digest"]).exists()
     assert len(served.daemon.leases) == 0
     assert served.store.check() == []
 
@@ -77,8 +75,8 @@ def test_a_job_behind_the_newest_generation_must_look_again(served):
     answer = second.lease("abc", seen).json()
     assert answer["lease"] is None and answer["granted"] == []
     assert answer["look_again"]["generation"] == done["generation"]
-    assert answer["look_again"]["artifacts"] == done["artifacts"]
-    assert served.store.entry(done["artifacts"][0]["key"]).holds == 2
+    assert answer["look_again"]["artifacts"] == [done["artifact"]]
+    assert served.store.entry(done["artifact"]["key"]).holds == 2
 
 
 def waiting(served: Serving) -> int:
@@ -97,7 +95,7 @@ def test_a_waiting_job_wakes_when_items_are_committed_or_free(served, how):
     waiter.start()
     assert wait_until(lambda: waiting(served) == 1)
     if how == "committed":
-        first.commit([lease], [first.stage(served.store.staging, "ab")])
+        first.commit([lease], first.stage(served.store.staging, "ab"))
     else:
         first.close()
     waiter.join(30)
@@ -110,12 +108,10 @@ def test_a_waiting_job_wakes_when_items_are_committed_or_free(served, how):
 def test_items_that_no_lease_names_are_refused(served):
     job = served.job("greedy")
     lease = job.leased("ab")
-    detail = problem(
-        job.commit([lease], [job.stage(served.store.staging, "abc")]), 422, "staged-file-refused"
-    )
+    detail = problem(job.commit([lease], job.stage(served.store.staging, "abc")), 422, "staged-file-refused")
     assert detail.startswith("greedy (pid ") and item("c").hex() in detail
     assert items_of(served.store) == []
-    assert job.commit([lease], [job.stage(served.store.staging, "ab")]).status_code == 200
+    assert job.commit([lease], job.stage(served.store.staging, "ab")).status_code == 200
 
 
 @pytest.mark.parametrize("names", ["ab", "abcd"])
@@ -123,13 +119,13 @@ def test_a_commit_whose_answer_was_lost_is_answered_again(served, names):
     job = served.job()
     job.resolve()
     whole, begun = (job.lease(names).json()["lease"] for names in ("x", names))
-    asked = [whole, begun], [job.stage(served.store.staging, "xab")]
+    asked = [whole, begun], job.stage(served.store.staging, "xab")
     done = job.commit(*asked)
     assert done.status_code == 200
     assert job.commit(*asked).json() == done.json()
     held = [lease.items for lease in served.daemon.leases]
     assert held == [{item(name) for name in names[2:]}] * bool(names[2:]), "the rest is leased as before"
-    other = job.commit([begun], [job.stage(served.store.staging, "ab")])
+    other = job.commit([begun], job.stage(served.store.staging, "ab"))
     problem(other, *((422, "staged-file-refused") if held else (409, "lease-lapsed")))
 
 
@@ -137,7 +133,7 @@ def test_files_that_another_session_staged_are_refused(served):
     job, other = served.job("job"), served.job("other")
     lease = job.leased("ab")
     staged = other.stage(served.store.staging, "ab")
-    detail = problem(job.commit([lease], [staged]), 422, "staged-file-refused")
+    detail = problem(job.commit([lease], staged), 422, "staged-file-refused")
     assert "job (pid" in detail
 
 
@@ -159,7 +155,7 @@ def test_a_released_lease_frees_its_items_at_once(served):
     lease = job.leased("ab")
     assert job.release(lease).status_code == 204
     assert other.lease("ab").json()["granted"] == [0, 1]
-    problem(job.commit([lease], [job.stage(served.store.staging, "ab")]), 409, "lease-lapsed")
+    problem(job.commit([lease], job.stage(served.store.staging, "ab")), 409, "lease-lapsed")
 
 
 def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path):
@@ -202,7 +198,7 @@ def test_a_staged_file_with_a_bad_header_leaves_the_lease(served, raw):
     staged = job.stage(served.store.staging, "ab")
     path = Path(served.store.staging) / staged["name"]
     path.write_bytes(raw.ljust(path.stat().st_size, b"\0"))
-    said = problem(job.commit([lease], [staged]), 422, "staged-file-refused")
+    said = problem(job.commit([lease], staged), 422, "staged-file-refused")
     assert staged["name"] in said and "(pid " in said and "write the files again" in said, said
     assert items_of(served.store) == [] and served.store.check() == []
-    assert job.commit([lease], [job.stage(served.store.staging, "ab")]).status_code == 200
+    assert job.commit([lease], job.stage(served.store.staging, "ab")).status_code == 200

@@ -99,7 +99,7 @@ def test_what_is_not_there_is_a_problem(served):
 
 def test_the_log_says_who_purged_how_much(served, monkeypatch, caplog):
     caplog.set_level("INFO", "prepcached")
-    refs = [put(served.store, name).artifacts[0] for name in range(3)]
+    refs = [put(served.store, name).artifact for name in range(3)]
     http = become(served, monkeypatch, 0)
     http.post("/v1/purge", json={"all": True, "dry_run": True})
     http.delete(f"/v1/entries/{refs[0].key}")
@@ -118,7 +118,7 @@ def test_a_purge_must_say_what(served):
 
 
 def test_a_purge_spares_another_users_newer_entry(served, monkeypatch):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     entry = served.store.entry
 
     def replaced_then(*asked: Any) -> Any:
@@ -132,7 +132,7 @@ def test_a_purge_spares_another_users_newer_entry(served, monkeypatch):
 
 
 def test_another_user_may_look_but_neither_purge_nor_pin(served, monkeypatch):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     job = served.job()
     http = job.http = become(served, monkeypatch, 12345)
     assert job.heartbeat().json()["code"] == "unknown-session", "which is another user's"
@@ -184,7 +184,7 @@ def test_info_stats_and_metrics_agree_with_the_store(served):
 
 def test_sessions_are_listed_with_what_they_hold_and_have_leased(served):
     job, idle = served.job("a job"), served.job("idle")
-    [ref] = job.fill(served.store.staging, "abc")["artifacts"]
+    ref = job.fill(served.store.staging, "abc")["artifact"]
     generation = job.resolve().json()["generation"]
     [job.lease(name, generation) for name in ("d", "ef")]
     answer = served.http().get("/v1/sessions")
@@ -214,8 +214,8 @@ def test_an_unexpected_body_is_refused(served, kind):
 
 
 def test_an_entry_that_a_job_found_to_differ_is_removed(served):
-    key = put(served.store, "a").artifacts[0].key
-    other = put(served.store, "b").artifacts[0].key
+    key = put(served.store, "a").artifact.key
+    other = put(served.store, "b").artifact.key
     body = {"keys": [key], "differs": "item 3 differs"}
     answer = served.http().post("/v1/verify", json=body)
     assert (answer.status_code, answer.json()["bad"]) == (200, [key])
@@ -225,7 +225,7 @@ def test_an_entry_that_a_job_found_to_differ_is_removed(served):
 
 
 def test_only_who_may_purge_an_entry_may_have_it_taken_away(served, monkeypatch):
-    key = put(served.store, "a").artifacts[0].key
+    key = put(served.store, "a").artifact.key
     body = {"keys": [key], "differs": "so I say"}
     answer = become(served, monkeypatch, 4242).post("/v1/verify", json=body)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")

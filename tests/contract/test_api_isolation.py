@@ -100,7 +100,7 @@ def test_holders_of_the_token_share_with_each_other_alone(served):
 
 def test_entries_of_others_are_not_there(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
-    [hers] = alice.fill(served.store.staging, "ab")["artifacts"]
+    hers = alice.fill(served.store.staging, "ab")["artifact"]
     path, http = f"/v1/entries/{hers['key']}", bob.http
     assert keys(http) == keys(http, owner=ALICE) == [] and keys(alice.http) == [hers["key"]]
     not_there = [
@@ -159,7 +159,7 @@ def test_users_who_cannot_be_told_apart_are_refused(tmp_path):
 
 def test_the_trusted_see_everybodys_entries_and_change_none(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
-    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    hers = alice.fill(served.store.staging, "ab", seed=1)["artifact"]
     bob.fill(served.store.staging, "ab", seed=2)
     carol = as_user(served, CAROL)
     assert keys(carol) == [hers["key"]] * 2
@@ -172,7 +172,7 @@ def test_the_trusted_see_everybodys_entries_and_change_none(served):
 
 def test_what_a_user_pins_and_removes_is_his_own_of_this_key(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
-    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    hers = alice.fill(served.store.staging, "ab", seed=1)["artifact"]
     bob.fill(served.store.staging, "ab", seed=2)
     assert bob.http.put(f"/v1/entries/{hers['key']}/pin").json()["owner"] == BOB
     assert not alice.http.get(f"/v1/entries/{hers['key']}").json()["is_pinned"]
@@ -184,9 +184,9 @@ def test_what_a_user_pins_and_removes_is_his_own_of_this_key(served):
 def test_a_trusted_user_changes_what_trusted_jobs_share(served):
     alice, carol = job_of(served, ALICE), job_of(served, CAROL)
     alice.resolve(register={"said by": "alice"})
-    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    hers = alice.fill(served.store.staging, "ab", seed=1)["artifact"]
     carol.resolve(register={"said by": "carol"})
-    [own] = carol.fill(served.store.staging, "ab", seed=2)["artifacts"]
+    own = carol.fill(served.store.staging, "ab", seed=2)["artifact"]
     path, http = f"/v1/entries/{own['key']}", carol.http
     assert hers["key"] == own["key"]
     assert http.get(path).json()["owner"] == CAROL
@@ -200,7 +200,7 @@ def test_a_trusted_user_changes_what_trusted_jobs_share(served):
 
 def test_a_job_of_an_admin_takes_away_only_what_it_was_given(served):
     alice, dave = job_of(served, ALICE), job_of(served, DAVE)
-    [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
+    hers = alice.fill(served.store.staging, "ab", seed=1)["artifact"]
     dave.fill(served.store.staging, "ab", seed=2)
     root = as_user(served, os.geteuid())
     asked = {"keys": [hers["key"]], "differs": "they do"}
@@ -213,7 +213,7 @@ def test_an_equal_artifact_of_another_user_is_not_ones_own(served):
     alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.fill(served.store.staging, "ab")
     lease = bob.leased("ab")
-    refused = bob.commit([lease], [bob.stage(served.store.staging, "ab")])
+    refused = bob.commit([lease], bob.stage(served.store.staging, "ab"))
     assert refused.json()["code"] == "declined"
     assert bob.resolve().json()["artifacts"] == []
     assert len(alice.resolve().json()["artifacts"]) == 1 and not served.store.check()
@@ -252,7 +252,7 @@ def test_a_job_under_way_stops_sharing_with_former_peers(tmp_path):
         lease = carol.leased("ab")
     with serving(tmp_path, isolation="user", trusted=(DAVE,)) as served:
         again = Job(as_user(served, CAROL), carol.session, carol.token)
-        refused = again.commit([lease], [again.stage(served.store.staging, "ab")])
+        refused = again.commit([lease], again.stage(served.store.staging, "ab"))
         assert refused.json()["code"] == "unknown-session"
         assert resolved(served, DAVE) == resolved(served, CAROL) == []
         dave = job_of(served, DAVE)
@@ -286,7 +286,7 @@ def resolved(served: Serving, uid: int) -> list[str]:
 
 def test_entries_of_before_are_given_to_nobody_and_found_again(tmp_path):
     with serving(tmp_path) as served:
-        [shared] = job_of(served, ALICE).fill(served.store.staging, "ab")["artifacts"]
+        shared = job_of(served, ALICE).fill(served.store.staging, "ab")["artifact"]
     with isolated(tmp_path) as served:
         assert [resolved(served, uid) for uid in (ALICE, CAROL, os.geteuid())] == [[], [], []]
         assert keys(as_user(served, ALICE)) == [shared["key"]]
@@ -298,7 +298,7 @@ def test_entries_of_before_are_given_to_nobody_and_found_again(tmp_path):
 def test_recipes_of_before_are_shown_to_trusted_users_alone(tmp_path):
     """Others share them."""
     with serving(tmp_path) as served:
-        [hers] = job_of(served, ALICE).fill(served.store.staging, "ab")["artifacts"]
+        hers = job_of(served, ALICE).fill(served.store.staging, "ab")["artifact"]
     with isolated(tmp_path) as served:
         alice, carol = as_user(served, ALICE), as_user(served, CAROL)
         assert alice.get(f"/v1/recipes/{RECIPE}").json()["code"] == "not-found"

@@ -91,7 +91,7 @@ def test_a_session_that_cannot_be_watched_ends_by_silence(tmp_path, monkeypatch)
 
 def test_purged_artifacts_are_told_until_they_are_dropped(tmp_path):
     with serving(tmp_path) as served:
-        first, second = (put(served.store, name).artifacts[0] for name in "ab")
+        first, second = (put(served.store, name).artifact for name in "ab")
         job = served.job()
         job.resolve()
         assert job.heartbeat(dropped=[first.digest], used=[second.digest]).json()["removed"] == []
@@ -118,7 +118,7 @@ def test_a_new_daemon_does_not_grant_committed_items(tmp_path, seen_commits):
 
 def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path):
     with serving(tmp_path) as served:
-        [ref] = put(served.store, "a").artifacts
+        ref = put(served.store, "a").artifact
         job = served.job("job")
         job.resolve()
         job.lease("bc", served.store.generation(job.recipe))
@@ -138,7 +138,7 @@ def test_a_stop_finishes_the_commit_that_is_under_way(tmp_path, monkeypatch):
         lease = job.leased("ab")
         staged = job.stage(served.store.staging, "ab")
         with slow_commits(served, monkeypatch) as (begun, may_go_on):
-            committer = threading.Thread(target=lambda: answers.append(job.commit([lease], [staged])))
+            committer = threading.Thread(target=lambda: answers.append(job.commit([lease], staged)))
             committer.start()
             assert begun.wait(60)
             served.server.ask_to_stop("the test says so")
@@ -159,7 +159,7 @@ def test_a_stop_gives_the_root_back_after_the_last_thread(tmp_path, monkeypatch,
     order = []
     with socket.socket(socket.AF_UNIX) as asking, serving(tmp_path) as served:
         daemon, store = served.daemon, served.store
-        [ref] = put(store, "a").artifacts
+        ref = put(store, "a").artifact
         do, close = getattr(store, work), store.close
 
         def wait_and_do(*given: Any, **kinds: Any) -> Any:
@@ -226,7 +226,7 @@ def test_a_commit_outlives_its_session(tmp_path, monkeypatch):
         staged = job.stage(served.store.staging, "ab")
         job.stage(served.store.staging, "c")
         with slow_commits(served, monkeypatch) as (begun, may_go_on):
-            committer = threading.Thread(target=lambda: job.commit([lease], [staged]))
+            committer = threading.Thread(target=lambda: job.commit([lease], staged))
             committer.start()
             assert begun.wait(60)
             served.on_loop(lambda: served.daemon.end_session(job.session, "the test says so"))
@@ -244,7 +244,7 @@ def test_a_commit_outlives_its_session(tmp_path, monkeypatch):
 def test_a_download_whose_client_stalls_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
     with serving(tmp_path) as served:
-        [ref] = put(served.store, "a", size_bytes=20_000_000).artifacts
+        ref = put(served.store, "a", size_bytes=20_000_000).artifact
         with served.http().stream("GET", f"/v1/entries/{ref.key}/data") as answer:
             assert answer.status_code == 200
             assert wait_until(lambda: not served.server.server_state.tasks)
@@ -259,7 +259,7 @@ def test_a_stop_breaks_off_who_pauses(tmp_path, monkeypatch, caplog, kind):
             sock.sendall(b"POST /v1/resolve HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
             line = "POST /v1/resolve"
         else:
-            key = put(served.store, "a", size_bytes=20 << 20).artifacts[0].key
+            key = put(served.store, "a", size_bytes=20 << 20).artifact.key
             line = f"GET /v1/entries/{key}/data"
             sock.sendall(f"{line} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         assert wait_until(lambda: bool(served.server.server_state.tasks))
@@ -308,7 +308,7 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(tmp_path, monkeypatch):
     with serving(tmp_path) as served:
         statuses: list[int] = []
         served.server.end_now = lambda status: (statuses.append(status), ended.set())
-        [ref] = put(served.store, "a").artifacts
+        ref = put(served.store, "a").artifact
         pin = served.store.set_pin
 
         def hang(*given: Any) -> Any:

@@ -48,7 +48,7 @@ def http(served: Serving, port: int) -> Iterator[httpx.Client]:
 def test_a_job_with_the_token_fills_the_cache(served, http):
     job = open_job(http)
     done = job.fill(served.store.staging, "abc")
-    key = done["artifacts"][0]["key"]
+    key = done["artifact"]["key"]
     assert http.get(f"/v1/entries/{key}").json()["owner"] is None
     assert served.store.entry(key).items == 3
     assert http.delete(f"/v1/entries/{key}").json()["entries"] == 1
@@ -99,7 +99,7 @@ def test_a_foreign_origin_is_refused_and_an_own_one_is_not(served, http, port):
 
 
 def test_the_token_makes_nobody_an_admin(served, http):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     assert http.delete(f"/v1/entries/{ref.key}").json()["code"] == "forbidden"
     assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 0
     assert served.store.entry(ref.key).items == 1

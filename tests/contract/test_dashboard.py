@@ -180,7 +180,7 @@ def form(http: httpx.Client, address: str) -> dict[str, str]:
 
 
 def test_a_purge_is_confirmed_and_says_what_it_frees(served):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     http = served.http()
     fields = form(http, "/confirm?action=purge&name=tests.recipe")
     assert re.search("Frees [0-9.]+ KiB: 1 entry.", http.get("/confirm?action=purge&name=tests.recipe").text)
@@ -192,7 +192,7 @@ def test_a_purge_is_confirmed_and_says_what_it_frees(served):
 
 
 def test_pin_and_unpin_from_the_page(served):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     http = served.http()
     for action, is_pinned in (("pin", True), ("unpin", False)):
         assert (
@@ -205,7 +205,7 @@ def test_pin_and_unpin_from_the_page(served):
 
 
 def test_a_form_that_this_page_did_not_make_is_refused(served):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     http = served.http()
     fields = form(http, "/confirm?action=purge&name=tests.recipe")
     own = {"origin": "http://localhost", "user-agent": BROWSER["user-agent"]}
@@ -221,7 +221,7 @@ def test_a_form_that_this_page_did_not_make_is_refused(served):
 
 
 def test_others_entries_cannot_be_changed(served, monkeypatch):
-    [ref] = put(served.store, "a").artifacts
+    ref = put(served.store, "a").artifact
     token = form(served.http(), "/confirm?action=purge&name=tests.recipe")["token"]
     monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(54321, 0)))
     http = served.http()

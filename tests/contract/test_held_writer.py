@@ -71,7 +71,7 @@ def new_recipes_waiting(served: Serving) -> Iterator[list[Any]]:
 
 def test_beats_and_warm_openings_do_not_wait_for_a_writer(served, held):
     job = served.job("warm")
-    key = job.fill(served.store.staging, "ab")["artifacts"][0]["key"]
+    key = job.fill(served.store.staging, "ab")["artifact"]["key"]
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(contextlib.ExitStack())
         writer.enter_context(held(served))

@@ -68,7 +68,7 @@ def test_zeros_are_refused_before_room_is_made_for_them(served):
     path = Path(served.store.staging) / f"{job.session}.zeros"
     path.touch(0o640)
     os.truncate(path, SPARSE_BYTES)
-    refused = job.commit([lease], [{"name": path.name, "size_bytes": SPARSE_BYTES}])
+    refused = job.commit([lease], {"name": path.name, "size_bytes": SPARSE_BYTES})
     assert refused.json()["code"] == "staged-file-refused"
     assert served.store.stats().entries == 1
 
@@ -83,5 +83,5 @@ def test_another_users_zeros_are_not_copied(served, monkeypatch):
     os.truncate(path, SPARSE_BYTES)
     os.chown(path, 1001, -1)
     with pytest.raises(Exception, match="not a whole artifact"):
-        served.store.commit(RECIPE, [StagedFile(path.name, SPARSE_BYTES)], owner_uid=1001)
+        served.store.commit(RECIPE, StagedFile(path.name, SPARSE_BYTES), owner_uid=1001)
     assert copied == []

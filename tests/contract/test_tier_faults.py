@@ -29,7 +29,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
 
 def committed(served: Serving, job: Job, names: list[str]) -> str:
     """What a job here has made and committed; the artifact's digest."""
-    return str(job.fill(served.store.staging, names)["artifacts"][0]["digest"])
+    return str(job.fill(served.store.staging, names)["artifact"]["digest"])
 
 
 def items_here(job: Job) -> int:

@@ -56,7 +56,7 @@ def test_what_was_copied_a_moment_ago_is_not_granted(tmp_path, bucket):
         assert leased(job, ["x"])["granted"]  # which reads the manifest
         making = first.job()
         mine = leased(making)
-        making.commit([mine["lease"]], [making.stage(first.store.staging, ITEMS)])
+        making.commit([mine["lease"]], making.stage(first.store.staging, ITEMS))
         assert first.http().post("/v1/tier/push").status_code == 200
         assert wait_until(lambda: status(first)["written"] == 1)
         answer = leased(job)

@@ -99,7 +99,7 @@ def test_a_full_disk_declines_and_keeps_what_is_there(small_disk):
     assert store.stats().declined == 1
     assert stores.items_of(store) == [item("first")]
     others.unlink()
-    assert store.commit(RECIPE, [staged], owner_uid=0).generation == 2
+    assert store.commit(RECIPE, staged, owner_uid=0).generation == 2
     assert store.check() == []
     store.close()
 

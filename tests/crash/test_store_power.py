@@ -88,7 +88,7 @@ def test_a_dead_disk_is_an_error_and_never_an_absence(copy_of, disk):
     known = {ref.digest for ref in store.resolve(RECIPE).artifacts}
     disk.shut_down()
     with pytest.raises(errors.StoreError):
-        store.commit(RECIPE, [staged], owner_uid=0)
+        store.commit(RECIPE, staged, owner_uid=0)
     with pytest.raises(errors.StoreError):
         store.maintain()
     with pytest.raises(errors.StoreError):

@@ -36,11 +36,11 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
 def keys(box: Serving) -> list[str]:
     """Three entries: two of a recipe, one of another."""
     job = box.job("train.py")
-    found = [job.fill(box.store.staging, [n], size_bytes=5000)["artifacts"][0]["key"] for n in range(2)]
+    found = [job.fill(box.store.staging, [n], size_bytes=5000)["artifact"]["key"] for n in range(2)]
     other = box.job("eval.py")
     other.recipe = OTHER_RECIPE
     filled = other.fill(box.store.staging, ["x"], size_bytes=90_000)
-    return [*found, filled["artifacts"][0]["key"]]
+    return [*found, filled["artifact"]["key"]]
 
 
 def test_ls_shows_a_row_each_and_their_sum(run, keys):
@@ -131,7 +131,7 @@ def test_purge_with_dry_run_only_says_what_it_would_do(run, keys):
 @pytest.fixture
 def idle(box: Serving) -> list[str]:
     """Four entries that no job reads, the coldest first, of which the second is pinned."""
-    keys = [stores.put(box.store, n, size_bytes=50_000).artifacts[0].key for n in range(4)]
+    keys = [stores.put(box.store, n, size_bytes=50_000).artifact.key for n in range(4)]
     box.store.set_pin(keys[1], True, os.getuid())
     return keys
 

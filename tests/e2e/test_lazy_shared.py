@@ -10,7 +10,7 @@ import pytest
 
 from prepcache import CachedDataset
 from prepcache.daemon.client import Client
-from prepcache.fill import filler, workers
+from prepcache.fill import workers
 from support import serving
 
 LAZY = """
@@ -186,28 +186,11 @@ def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(client, monkeypat
     assert list(ds) == [0, 1, 2, 3] and sorted(called) == [0, 0, 1, 2, 3]
 
 
-def test_a_thread_of_the_pool_may_open_what_waits_for_it(client, monkeypatch):
-    handed_in, submit = threading.Event(), workers.InExecutor.submit
-
-    def noted(*given: Any) -> None:
-        submit(*given)
-        handed_in.set()
-
-    def open_and_read() -> list[int]:
-        ds = CachedDataset(
-            range(4), abs, executor=pool, code=None, version="1", progress=False, client=client
-        )
-        return list(ds)
-
-    def open_later() -> list[int]:
-        handed_in.wait()
-        return open_and_read()
-
-    monkeypatch.setattr(workers.InExecutor, "submit", noted)
-    monkeypatch.setattr(filler, "WAIT_S", 0.1)
+def test_a_thread_of_the_pool_is_refused_to_prepare_by_it(client):
     with ThreadPoolExecutor(1) as pool:
-        later = pool.submit(open_later)
-        assert open_and_read() == later.result() == [0, 1, 2, 3]
+        options: Any = {"code": None, "version": "1", "progress": False, "client": client}
+        opening = pool.submit(CachedDataset, range(4), abs, executor=pool, **options)
+        assert "it would wait for itself forever" in str(opening.exception())
 
 
 DROPPED = """

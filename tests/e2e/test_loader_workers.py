@@ -262,7 +262,7 @@ def main():
     assert same(next(half), whole[0])
     with prepcache.Client() as client:
         assert client.purge(name=ds.name).entries
-    ds._samples.by.artifacts.let_go({str(ref.digest) for ref in ds._samples.catalogue.refs})
+    ds._samples.by.artifacts.on_removed({str(ref.digest) for ref in ds._samples.catalogue.refs})
     assert ds._samples.catalogue.missing.size == COUNT
     assert same([*half], whole[1:])
 

@@ -148,20 +148,6 @@ def test_a_read_only_mode_starts_no_daemon_for_an_empty_cache(box, jobs, mode):
     assert not (box.folder / "cache" / "prepcache" / "v1").exists()
 
 
-def test_a_setting_that_a_running_daemon_lacks_is_said(box, jobs):
-    jobs.append(job := Job(box, PREPCACHED_MAX_BYTES="1GiB"))
-    assert job.ask()[0] == 0
-    command = "from prepcache.command.cli import main; main()"
-    for given, names in (
-        ({"PREPCACHED_MAX_BYTES": "1GiB", "PREPCACHED_MIN_FREE": ""}, ""),
-        ({"PREPCACHED_MAX_BYTES": "50MB"}, "PREPCACHED_MAX_BYTES"),
-        ({"PREPCACHED_TOKEN": "hush", "PREPCACHED_MAX_BITES": "1"}, "PREPCACHED_MAX_BITES, PREPCACHED_TOKEN"),
-    ):
-        said = box.python("-c", command, "ls", environ=given).stderr
-        assert said.count("\n") == bool(names) == (f"prepcache: {names}: the daemon that runs" in said), said
-        assert "hush" not in said and ("`prepcached stop`" in said) == bool(names)
-
-
 def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box, jobs):
     jobs.append(first := Job(box))
     assert first.ask()[0] == 0

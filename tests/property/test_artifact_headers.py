@@ -105,7 +105,7 @@ def test_a_changed_header_ends_no_start_and_no_commit(data):
     """The daemon takes such a file, or refuses it, and goes on; also where it finds it at a start."""
     with TemporaryDirectory(dir=MEMORY) as folder:
         store = Store(folder, limits=ROOMY)
-        whole = put(store, "whole", size_bytes=8).artifacts[0].key
+        whole = put(store, "whole", size_bytes=8).artifact.key
         for n in range(4):
             path = Path(store.staging, f"s.{n}")
             write(path, SAMPLES[:1], recipe=RECIPE, observed=OBSERVED)
@@ -114,7 +114,7 @@ def test_a_changed_header_ends_no_start_and_no_commit(data):
             found = blake3(path.read_bytes()).hexdigest()
             shutil.copy(path, Path(store.objects, found[:2], found))
             with suppress(StagedFileRefused):
-                store.commit(RECIPE, [StagedFile(path.name, path.stat().st_size)], owner_uid=os.getuid())
+                store.commit(RECIPE, StagedFile(path.name, path.stat().st_size), owner_uid=os.getuid())
         store.close()
         store = Store(folder, limits=ROOMY)
         assert store.entry(whole)

@@ -81,7 +81,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.note_evicted()
             assert self.protected() + 8192 > BUDGET - 8192, "declined although there was idle room"
             return multiple()
-        ref = done.artifacts[0]
+        ref = done.artifact
         is_again = ref.digest in self.expected
         self.note_evicted([one for one, of in self.expected.items() if of[:2] == (recipe, ref.key)])
         self.expected[ref.digest] = (recipe, ref.key, frozenset(stores.item(name) for name in names))

@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 
 from prepcache.keys.encoding.builtins import int_bytes
-from prepcached.store.queries import newest_generation
+from prepcached.store.queries import generation_of
 from sabotage.patching import Make, becomes, gives, nothing, unchecked, without
 
 
@@ -113,10 +113,10 @@ SABOTAGES = [
     Sabotage("a staged file may change while it is hashed", "prepcached.store.staging:identity", gives(()), "tests/unit/store/test_staging.py::test_a_change_while_it_is_hashed_is_refused"),
     Sabotage("any file is taken as staged", "prepcached.store.staging:_what_is_wrong", nothing, "tests/unit/store/test_staging.py::test_what_is_not_as_it_was_announced_is_refused"),
     Sabotage("whose an artifact is is not marked on its file", "prepcached.store.staging:mark", nothing, "tests/unit/store/test_recovery.py::test_a_file_that_cannot_be_marked_is_not_shared"),
-    Sabotage("a commit may bring items that were not leased", "prepcached.store.commit:_check_items", nothing, "tests/unit/store/test_store.py::test_several_files_are_committed_together_or_not_at_all"),
+    Sabotage("a commit may bring items that were not leased", "prepcached.store.commit:_check_items", nothing, "tests/unit/store/test_store.py::test_a_file_of_another_recipe_is_refused"),
     Sabotage("a failed commit leaves its file", "prepcached.store.eviction:unlink_if_absent", nothing, "tests/property/test_store_machine.py"),
     Sabotage("a refresh replaces nothing", "prepcached.store.commit:_replaced", gives([]), "tests/unit/store/test_store_editions.py::test_a_refresh_replaces_what_it_overlaps"),
-    Sabotage("a commit raises no generation of the recipe", "prepcached.store.queries:raise_generation", lambda f: lambda conn, recipe, is_removal: newest_generation(conn, []), "tests/unit/store/test_store.py::test_what_is_committed_is_resolved_and_lies_where_it_should"),
+    Sabotage("a commit raises no generation of the recipe", "prepcached.store.queries:raise_generation", lambda f: lambda conn, recipe, is_removal: generation_of(conn, b""), "tests/unit/store/test_store.py::test_what_is_committed_is_resolved_and_lies_where_it_should"),
     Sabotage("observed inputs of any size are kept", "prepcached.store.commit:_check_observed", nothing, "tests/unit/store/test_store_observed.py::test_what_a_recipe_observed_fits_into_one_answer"),
     Sabotage("a lost file's row stays", "prepcached.store.eviction:lose", nothing, "tests/unit/store/test_store_scrub.py::test_a_lost_file_is_a_bad_one"),
     Sabotage("the scrub believes what it reads", "prepcached.store.integrity:read_whole", lambda f: lambda core, row, pace: True, "tests/unit/store/test_store_scrub.py::test_the_scrub_resumes_and_rests_between_rounds"),

@@ -72,11 +72,9 @@ class Job:
     def heartbeat(self, **members: Any) -> httpx.Response:
         return self.post(f"/v1/sessions/{self.session}/beat", members)
 
-    def commit(
-        self, leases: Sequence[Mapping[str, Any]], staged: Sequence[Mapping[str, Any]]
-    ) -> httpx.Response:
+    def commit(self, leases: Sequence[Mapping[str, Any]], staged: Mapping[str, Any]) -> httpx.Response:
         tokens = [{"id": lease["id"], "token": lease["token"]} for lease in leases]
-        return self.post(f"/v1/leases/{tokens[0]['id']}/commit", {"leases": tokens, "staged": list(staged)})
+        return self.post(f"/v1/leases/{tokens[0]['id']}/commit", {"leases": tokens, "staged": staged})
 
     def release(self, lease: Mapping[str, Any]) -> httpx.Response:
         path = f"/v1/leases/{lease['id']}"
@@ -94,7 +92,7 @@ class Job:
         """Leases, stages and commits these items; the commit's answer."""
         generation = self.resolve().json()["generation"]
         lease = self.lease(names, generation).json()["lease"]
-        done = self.commit([lease], [self.stage(staging, names, **kinds)])
+        done = self.commit([lease], self.stage(staging, names, **kinds))
         assert done.status_code == 200, done.text
         found: dict[str, Any] = done.json()
         return found

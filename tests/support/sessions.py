@@ -93,7 +93,14 @@ class World:
         )
 
     def on_post_leases_commit(self, request: Request) -> Any:
-        return reply({"generation": 1, "artifacts": [ref(1)]})
+        return reply({"generation": 1, "artifact": ref(1)})
+
+
+class Listener:
+    """Something that a session calls by these names."""
+
+    def __init__(self, **methods: Any) -> None:
+        vars(self).update(methods)
 
 
 @dataclass

@@ -52,7 +52,7 @@ def prepare(root: str) -> None:
     store = Store(root, limits=stores.ROOMY, clock=Clock())
     for name in range(8):
         done = stores.put(store, name)
-    store.set_pin(done.artifacts[0].key, True)
+    store.set_pin(done.artifact.key, True)
     store.close()
 
 

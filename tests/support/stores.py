@@ -99,7 +99,7 @@ def put(
         if in_transaction is not None:  # at the end of the commit's transaction
             patch = mock.patch.object(commit, "_check_observed", lambda conn, *_: in_transaction(conn))
             seams.enter_context(patch)
-        return store.commit(scoped, [staged], owner_uid=owner, holder=holder)
+        return store.commit(scoped, staged, owner_uid=owner, holder=holder)
 
 
 def failing(

@@ -18,7 +18,6 @@ from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.artifact import writer
-from prepcache.daemon.transfer import Staged
 from prepcache.digests import RecipeDigest
 from prepcache.fill import pending
 from prepcache.fill.call import Part
@@ -79,7 +78,7 @@ def collected(parts: list[Part]) -> Collected:
 def file_of(made: Collected, path: Path) -> tuple[list[int], list[bytes], bytes]:
     batch = made.batch([])
     with path.open("wb") as file:
-        artifact.copy(batch.file._fd, file.fileno(), batch.file.nbytes)
+        artifact.copy(batch.file.fd, file.fileno(), batch.file.nbytes)
     return batch.indices, list(batch.cover), path.read_bytes()
 
 
@@ -136,6 +135,3 @@ def test_a_full_filesystem_is_reported_with_its_folder(tmp_path, monkeypatch):
     writer, said = Refused(RecipeDigest("0" * 64)), f"{os.strerror(errno.EROFS)}, in {tmp_path}"
     with pytest.raises(OSError, match=re.escape(f"{said}: {mend}set TMPDIR to another folder")):
         LocalFile(writer, {})
-    staged = Staged.new(None, tmp_path / "scratch", "s")
-    with pytest.raises(OSError, match=re.escape(f"/scratch: {mend}set XDG_CACHE_HOME to another folder")):
-        LocalFile(writer, {}, (), staged)

@@ -89,7 +89,7 @@ async def test_a_repeated_commit_waits_for_the_first(found, daemon, session, mon
     monkeypatch.setattr(daemon.store, "commit", slow)
     file = staged(daemon, session)
     found.stage(session, file.name, file.size_bytes)  # as one that was uploaded
-    request = wire.CommitRequest((await leased(found, session),), (file,))
+    request = wire.CommitRequest((await leased(found, session),), file)
     first = asyncio.create_task(found.commit(session, request))
     assert await asyncio.to_thread(begun.wait, 60)
     again = asyncio.create_task(found.commit(session, request))
@@ -99,11 +99,11 @@ async def test_a_repeated_commit_waits_for_the_first(found, daemon, session, mon
 
 
 async def test_a_failed_commit_is_retried_when_asked_again(found, daemon, session, monkeypatch):
-    request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
+    request = wire.CommitRequest((await leased(found, session),), staged(daemon, session))
     with monkeypatch.context() as patch, pytest.raises(StoreError):
         patch.setattr(daemon.store, "commit", mock.Mock(side_effect=StoreError("the disk says no")))
         await found.commit(session, request)
-    assert (await found.commit(session, request)).artifacts
+    assert (await found.commit(session, request)).artifact
 
 
 async def test_a_commit_that_failed_at_its_end_is_looked_up(found, daemon, session, monkeypatch):
@@ -114,7 +114,7 @@ async def test_a_commit_that_failed_at_its_end_is_looked_up(found, daemon, sessi
         raise StoreError("the disk says no")
 
     token = await leased(found, session)
-    request = wire.CommitRequest((token,), (staged(daemon, session),))
+    request = wire.CommitRequest((token,), staged(daemon, session))
     other = daemon.open_session(Caller(os.getuid(), Peer(1, 0)), "other", 2, "here")
     asked = wire.LeaseRequest("m", RECIPE, 0, item("a"), want=1, wait_s=2.0)
     waiting = asyncio.create_task(found.lease(other, asked))
@@ -142,7 +142,7 @@ async def test_what_is_committed_while_the_lead_is_asked_is_looked_up(found, dae
 
 
 async def test_holds_of_a_session_that_just_ended_are_given_back(found, daemon, session, monkeypatch):
-    [ref] = put(daemon.store, "a").artifacts
+    ref = put(daemon.store, "a").artifact
     resolve, loop = daemon.store.resolve, asyncio.get_running_loop()
 
     def resolve_then_end(*given: Any, **kinds: Any) -> Any:

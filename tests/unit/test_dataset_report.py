@@ -51,12 +51,10 @@ def test_samples_that_were_made_and_are_nowhere_are_told_of():
     assert counted.not_kept() == ["the samples of 1 computed item are not stored yet"]
 
 
-def test_a_change_and_a_draw_are_said_once():
+def test_a_change_is_said_once():
     counted = tally([1, 2])
     assert counted.note_changed(1, ["a.png"])
     assert not counted.note_changed(1, ["a.png"])
-    assert counted.note_once("drawn")
-    assert not counted.note_once("drawn")
     assert counted.why == ["a.png changed since the data set was opened"]
 
 
@@ -87,20 +85,12 @@ def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys):
     assert told[-1] == (400, 1000)
 
 
-def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys):
-    """They tell of what they have made only when they commit, 30 s later or at the end."""
+def test_a_line_says_for_whom_a_job_waits(capsys):
     progress, clock, _ = shown()
-    clock.now = 5.0
-    progress.advance(100, 0, taken=200)
     clock.now = 15.0
     progress.waiting([wire.Holder("train.py (pid 7)", 600, 340, 1000)], 600)
-    there, waiting = capsys.readouterr().err.splitlines()
-    assert "200 of 1,000 items, 10 s and 0 B to go, " in there
-    assert there.endswith("100 computed, 200 leased by other jobs")
-    assert (
-        "200 of 1,000 items, waiting for train.py (pid 7) (340 of 1,000) to finish 600 items, 2.0 min"
-        in waiting
-    )
+    waiting = "100 of 1,000 items, waiting for train.py (pid 7) (340 of 1,000) to finish 600 items"
+    assert waiting in capsys.readouterr().err
 
 
 def test_the_end_of_a_fill_reports_all_that_was_made():

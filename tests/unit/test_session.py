@@ -1,5 +1,6 @@
 """Sessions against a daemon that says what the test wants: open, forget, restart, fork, remove, lie."""
 
+import tempfile
 import threading
 import weakref
 from types import SimpleNamespace
@@ -9,13 +10,12 @@ import pytest
 
 from prepcache.daemon import heartbeat, waits
 from prepcache.daemon.client import Client
-from prepcache.daemon.launcher import Endpoint
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
-from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
+from support.sessions import RECIPE, Bench, Listener, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
 
 def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench):
@@ -61,9 +61,9 @@ def test_a_generation_from_the_future_starts_over(bench):
 def test_a_forgotten_session_is_reopened_with_its_holds(bench, request_for):
     """Also where a commit hears of it, which is not repeated: its leases are forgotten, too."""
     bench.world.artifacts = [1, 2]
-    removed: list[set[str]] = []
-    bench.session.heartbeat.on_removed.add(removed.append)
-    bench.session.resolve(SomeRecipe(), register=True)
+    data_set = Listener(on_reopened=lambda: bench.session.resolve(SomeRecipe(), register=True))
+    bench.session.listen(data_set)
+    data_set.on_reopened()
     bench.world.artifacts = [2]
 
     def forgotten(request: Request) -> Any:
@@ -75,9 +75,8 @@ def test_a_forgotten_session_is_reopened_with_its_holds(bench, request_for):
     if request_for == "lease":
         assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
     else:
-        with bench.session.stage() as staged, pytest.raises(UnknownSession):
-            bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    assert removed == [{f"{1:064x}"}]
+        with tempfile.TemporaryFile() as file, pytest.raises(UnknownSession):
+            bench.session.commit([wire.Lease("l1", "lt", 1.0)], file.fileno())
     again = bench.sent("POST", "/v1/resolve")[-1]
     assert bench.session.heartbeat.held == {f"{2:064x}"}
     assert again.headers["prepcache-session"] == "s2.t"
@@ -116,13 +115,9 @@ def test_a_daemon_that_will_not_have_us_is_no_error_of_the_job(bench, code):
 def test_a_heartbeat_carries_progress_use_and_drops(bench):
     heard: list[set[str]] = []
 
-    class DataSet:
-        def let_go(self, digests: set[str]) -> None:
-            heard.append(digests)
-
-    data_set, gone = DataSet(), DataSet()
-    bench.session.heartbeat.on_removed.add(data_set.let_go)
-    bench.session.heartbeat.on_removed.add(gone.let_go)
+    data_set, gone = (Listener(on_removed=heard.append) for _ in range(2))
+    bench.session.listen(data_set)
+    bench.session.listen(gone)
     del gone
     digest = f"{1:064x}"
     beats: list[Any] = []
@@ -160,40 +155,6 @@ def test_what_there_is_no_room_for_may_fit_after_drops(bench, monkeypatch):
     assert len(bench.sent("POST", "/leases")) == 2
 
 
-def test_who_is_declined_waits_for_threads_that_look(bench, monkeypatch):
-    """They are about to drop what their answers hold; two that look and are declined wait for neither."""
-    monkeypatch.setattr(waits, "DROPS_S", 600.0)
-    bench.world.artifacts = [1]
-    found = bench.session.resolve(SomeRecipe())
-    are_looking, are_declined = threading.Barrier(3), threading.Barrier(3)
-
-    def lease(request: Request) -> Any:
-        if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
-            return bench.world.on_post_leases(request)
-        are_declined.wait(60)
-        return reply({"is_declined": True, "reason": "no room"})
-
-    def looks() -> None:
-        with bench.session.heartbeat.looking():
-            are_looking.wait(60)
-            are_declined.wait(60)
-            bench.session.heartbeat.drop(one.digest for one in found.artifacts)
-
-    def asks(number: int) -> None:
-        with on_own_time(60.0), bench.session.heartbeat.looking():  # a crowded machine keeps them apart
-            are_looking.wait(60)
-            granted[number] = bench.session.lease(RECIPE, 0, items(number), want=1).granted
-
-    granted: dict[int, tuple[int, ...]] = {}
-    bench.world.said["POST leases"] = lease
-    threads = [threading.Thread(target=looks), *(threading.Thread(target=asks, args=(n,)) for n in (1, 2))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert granted == {1: (0,), 2: (0,)}
-
-
 def test_what_a_lost_beat_told_is_told_again(bench):
     beats: list[Any] = []
 
@@ -215,6 +176,8 @@ def test_a_beat_that_hears_of_its_end_opens_a_new_session(bench):
             return problem("unknown-session", 410)
         return bench.world.on_post_sessions_beat(request)
 
+    data_set = Listener(on_reopened=lambda: bench.session.resolve(SomeRecipe()))
+    bench.session.listen(data_set)
     bench.world.said["POST sessions/beat"] = beat
     bench.session.resolve(SomeRecipe())
     wait_until(
@@ -288,18 +251,18 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench):
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def finish(self) -> None:
+        def on_close(self) -> None:
             done.append((self.name, len(bench.sent("DELETE", "/s1"))))
 
     bench.session.resolve(SomeRecipe())
     first, dropped, last = Busy("first"), Busy("dropped"), Busy("last")
     for one in (first, dropped, last):
-        bench.session.at_close(one.finish)
+        bench.session.listen(one)
     is_there = weakref.ref(dropped)
     del dropped, one
     assert is_there() is None
     bench.session.close()
-    assert done == [("last", 0), ("first", 0)]
+    assert done == [("first", 0), ("last", 0)]
     assert len(bench.sent("DELETE", "/v1/sessions/s1")) == 1
     assert Session.current(bench.session.client) is not bench.session
 
@@ -316,40 +279,15 @@ def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(bench, monkeypatch
     assert sum(waited) + waits.LEAST_S == 0.75
 
 
-@pytest.mark.parametrize("age_s", [1.0, 6.0])
-def test_at_its_end_a_worker_waits_for_a_daemon_that_starts(bench, monkeypatch, age_s):
-    """An outage that is over ends at once. One that has started long ago hangs: no worker waits for it."""
-    tries: list[float] = []
-
-    class Starting(Endpoint):
-        @property
-        def age_s(self) -> float:
-            return age_s + len(tries)
-
-    def silent(*_: Any, limit_s: float, **__: Any) -> None:
-        tries.append(limit_s)
-        raise DaemonUnreachable("no answer in time", why="broken")
-
-    session = bench.session
-    monkeypatch.setattr(session.client, "endpoint", Starting(session.client.endpoint.address))
-    session.budget.give_up(session.client.url, "the daemon is starting", is_final=False, is_quiet=True)
-    with monkeypatch.context() as patched:
-        patched.setattr(session.client.transport, "call", silent)
-        session.look_at_end()
-    assert session.is_away and tries == [waits.RETRY_S] * (5 if age_s == 1.0 else 1)
-    session.look_at_end()
-    assert not session.is_away
-
-
 def test_an_outage_ends_when_the_daemon_answers_again(bench, caplog):
     session, returns = bench.session, list[int]()
 
     class Waiting:
-        def go_on(self) -> None:
+        def on_return(self) -> None:
             returns.append(1)
 
     waiting = Waiting()
-    session.at_return(waiting.go_on)
+    session.listen(waiting)
     session.budget.budget_s = 2.0
     bench.world.artifacts = [1, 2]
     session.resolve(SomeRecipe())

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from typing import Any
 
 import pytest
@@ -81,10 +82,10 @@ def test_a_repeated_commit_leaves_its_file_unless_refused(bench, answer):
 
     bench.world.said["POST leases/commit"] = commit
     with (
-        bench.session.stage() as staged,
+        tempfile.TemporaryFile() as file,
         contextlib.nullcontext() if answer == "stored" else pytest.raises(PrepcacheError),
     ):
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], file.fileno())
     assert len(asked) > 1
     left = list((bench.world.root / "v1" / "staging").iterdir())
     assert len(left) == (answer in ("stored", "none"))
@@ -114,10 +115,9 @@ def test_a_hanging_background_commit_ends_at_no_cost(bench, monkeypatch):
     before = bench.session.budget.remaining_s
     bench.world.said["POST leases/commit"] = hang
     told = pytest.raises(DaemonUnreachable, match="no answer in time")
-    with bench.session.stage() as staged, on_own_time(0.01), told:
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    assert staged.name is not None
-    assert (bench.world.root / "v1" / "staging" / staged.name).exists(), "it may be at it still"
+    with tempfile.TemporaryFile() as file, on_own_time(0.01), told:
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], file.fileno())
+    assert len(list((bench.world.root / "v1" / "staging").iterdir())) == 1, "it may be at it still"
     assert not bench.session.is_gone and bench.session.budget.remaining_s == before
 
 
@@ -128,12 +128,12 @@ def test_without_a_shared_folder_files_are_transferred(bench):
     digest = blake3(b"data").hexdigest()
     bench.world.said["PUT leases/data"] = lambda r: reply({"name": "s1.up", "size_bytes": len(r.body)})
     bench.world.said["GET entries/data"] = lambda r: reply(b"data", ETag=f'"{digest}"')
-    with bench.session.stage() as staged:
-        assert staged.name is None
-        os.write(staged.fd, b"data")
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    assert bench.session.staging() is None
+    with tempfile.TemporaryFile() as file:
+        os.write(file.fileno(), b"data")
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], file.fileno())
     assert bench.sent("PUT", "/data")[0].body == b"data"
-    assert bench.sent("POST", "/commit")[0].json["staged"] == [{"name": "s1.up", "size_bytes": 4}]
+    assert bench.sent("POST", "/commit")[0].json["staged"] == {"name": "s1.up", "size_bytes": 4}
     path = bench.session.path_of(wire.ArtifactRef.from_json(ref(1, digest=digest)))
     assert path.read_bytes() == b"data"
 

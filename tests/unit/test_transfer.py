@@ -10,7 +10,15 @@ from types import SimpleNamespace
 import pytest
 from blake3 import blake3
 
-from prepcache.daemon.transfer import FREE_SHARE, KEEP_DOWNLOADS_S, SharedFolder, Staged, downloaded, sweep
+from prepcache.daemon.transfer import (
+    FREE_SHARE,
+    KEEP_DOWNLOADS_S,
+    SharedFolder,
+    downloaded,
+    nameless,
+    stage,
+    sweep,
+)
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
 
@@ -64,24 +72,29 @@ def test_a_staging_folder_outside_the_root_is_not_used(root, staging):
     assert SharedFolder.find(None, str(root), staging.format(root=root), "abc123") is None
 
 
-def test_a_staged_file_has_mode_0640_and_goes_unless_taken(root):
+@pytest.mark.parametrize("how", ["linked", "copied"])
+def test_a_file_gets_a_name_in_the_staging_folder(root, tmp_path, how):
+    path = root / "v1" / "staging" / "session-1.name"
     before = os.umask(0o077)
     try:
-        staged = Staged.new(find(root), root, "session-1")
+        fd = nameless(path.parent if how == "linked" else "/dev/shm")
+        os.write(fd, DATA)
+        assert stage(fd, path)
     finally:
         os.umask(before)
-    assert staged.path is not None and staged.name is not None
-    assert staged.name.startswith("session-1.")
-    assert stat.S_IMODE(staged.path.stat().st_mode) == 0o640
-    path = staged.path
-    staged.close()
-    staged.close()
-    assert not path.exists()
+    assert (os.fstat(fd).st_ino == path.stat().st_ino) == (how == "linked")
+    assert path.read_bytes() == DATA and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert path.stat().st_nlink == 1
+    path.unlink()
+    assert stage(fd, path) and path.read_bytes() == DATA, "as it is offered once more"
+    os.close(fd)
 
-    with Staged.new(find(root), root, "session-1") as kept:
-        path = kept.path or Path()
-        kept.taken()
-    assert path.exists()
+
+def test_a_folder_that_takes_no_file_is_passed_over(root):
+    fd = nameless(root)
+    assert not stage(fd, root / "nowhere" / "name")
+    os.close(fd)
+    assert sorted(one.name for one in root.iterdir()) == ["instance", "v1"]
 
 
 def given(data: bytes) -> Callable[[int], None]:

@@ -373,7 +373,7 @@ def _client(*, is_starting: bool = True) -> Client:
         if not is_starting and not own.is_listening:
             raise own.not_running()
         starts = f"starting the daemon of {own.root}; it stops when idle"
-        for line in (barred(), own.ignored(), starts if own.has_store and not own.is_listening else ""):
+        for line in (barred(), starts if own.has_store and not own.is_listening else ""):
             if line:
                 typer.echo(f"prepcache: {line}", err=True)
     return client

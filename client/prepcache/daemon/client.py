@@ -128,7 +128,6 @@ class Client:
         return answer
 
     def close(self) -> None:
-        """Closes the connections; a later call opens new ones."""
         if "transport" in vars(self):
             self.transport.close()
 

@@ -16,19 +16,17 @@ Locking: `_lock` guards the sets; callbacks and requests run without it. `_telli
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from prepcache.daemon import waits
 from prepcache.digests import Digest, RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownSession
-from prepcache.forks import ForkLock
 from prepcache.protocol import wire
 from prepcache.protocol.units import shortened
 
@@ -39,50 +37,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("prepcache")
 
 
-class Callbacks:
-    """What to call back. A bound method is held weakly: it does not keep its data set alive."""
-
-    def __init__(self) -> None:
-        self._lock = ForkLock()
-        self._kept: list[Callable[[], Callable[..., None] | None]] = []
-
-    def add(self, callback: Callable[..., None]) -> None:
-        kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
-        with self._lock:
-            self._kept = [*(one for one in self._kept if one() is not None), kept]
-
-    def take(self) -> list[Callable[..., None]]:
-        with self._lock:
-            kept, self._kept = self._kept, []
-        return [callback for one in kept if (callback := one()) is not None]
-
-    def call(self, *arguments: Any) -> None:
-        """Calls all; an error of one is logged."""
-        for one in self._kept:
-            try:
-                if (callback := one()) is not None:
-                    callback(*arguments)
-            except Exception:
-                log.exception("prepcache: internal error in a callback of a session")
-
-
 class Heartbeat:
     """Thread, outbox and inbox of one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
-        self.on_removed = Callbacks()
-        """Called from the thread, with digests whose maps must be let go (purged, weakened)."""
-        self.on_beat = Callbacks()
-        """Called from the thread, after each beat."""
         self._begin()
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._telling = threading.Lock()
-        self._looks: dict[threading.Event, int] = {}
-        self.tells = 0
-        """How often drops were told."""
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._is_back = threading.Event()
@@ -96,7 +60,7 @@ class Heartbeat:
         self.held: set[str] = set()
 
     after_fork = _begin
-    """In a child: no thread, nothing held, nothing to tell; callbacks stay."""
+    """In a child: no thread, nothing held, nothing to tell."""
 
     def start(self, every_s: float) -> None:
         """Starts the thread, if it does not run.
@@ -128,11 +92,9 @@ class Heartbeat:
             self.start(self._pause_s)
 
     def wait(self, seconds: float) -> None:
-        """Waits until the outage is over, or nobody looks any more."""
         self._is_back.wait(seconds)
 
     def stop(self) -> None:
-        """Lets the thread end; does not wait for it."""
         self._stop.set()
         self._woken.set()
         self._thread = None
@@ -150,7 +112,6 @@ class Heartbeat:
             self._progress[digest] = wire.Progress(digest, name, min(done, total), total)
 
     def note_used(self, digests: Iterable[str]) -> None:
-        """Artifacts that were read: their holds stay strong."""
         with self._lock:
             self._used.update(digests)
 
@@ -168,7 +129,6 @@ class Heartbeat:
             self.found = self.found[0] + items, self.found[1] + saved_s
 
     def note_lost(self, lease: str) -> None:
-        """A lease that is given back, also with the next request for one."""
         with self._lock:
             self._lost.add(lease)
 
@@ -196,39 +156,6 @@ class Heartbeat:
             self.held |= digests
             self.dropped -= digests
 
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """From a question, whose answer holds all that it names, until what is useless is dropped."""
-        over = threading.Event()
-        self._looks[over] = threading.get_ident()
-        try:
-            yield
-        finally:
-            del self._looks[over]
-            over.set()
-
-    def await_looks(self, wait_s: float) -> None:
-        """Waits until no thread looks, or tells what it has dropped; two do not wait for each other."""
-        looks, until = list(self._looks.items()), time.monotonic() + wait_s
-        for over, thread in looks:
-            if thread == threading.get_ident():
-                over.set()
-        for over, _ in looks:
-            over.wait(max(0.0, until - time.monotonic()))
-        if self._telling.acquire(timeout=max(0.0, until - time.monotonic())):
-            self._telling.release()
-
-    def take_held(self) -> set[str]:
-        with self._lock:
-            held, self.held = self.held, set()
-            return held
-
-    def tell_removed(self, digests: set[str]) -> None:
-        if digests:
-            with self._lock:
-                self.held -= digests
-            self.on_removed.call(digests)
-
     def tell(self, session: Session, header: str, limit_s: float = waits.BEAT_LIMIT_S) -> set[str]:
         """One beat, after one of another thread; the digests that have to be let go."""
         if not self._telling.acquire(timeout=limit_s):
@@ -255,10 +182,10 @@ class Heartbeat:
                 self.dropped.update(set(dropped) - self.held)
             raise
         finally:
-            self.tells += bool(dropped)
             self._telling.release()
         with self._lock:
             self._used.difference_update(used)
+            self.held.difference_update(answer.removed)
             self._lost.difference_update(lost)
             self.found = self.found[0] - found[0], max(0.0, self.found[1] - found[1])
             self._progress = {
@@ -286,7 +213,7 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
                     beat._is_back.set()
             elif (header := session.header) is not None:
                 _beat(session, header)
-                beat.on_beat.call()
+                session.call_listeners("on_beat")
             del session
     except Exception:
         log.exception("prepcache: internal error in a heartbeat")
@@ -297,7 +224,8 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
 def _beat(session: Session, header: str) -> None:
     began = time.monotonic()
     try:
-        session.heartbeat.tell_removed(session.heartbeat.tell(session, header))
+        if removed := session.heartbeat.tell(session, header):
+            session.call_listeners("on_removed", removed)
     except UnknownSession:
         with contextlib.suppress(PrepcacheError):
             session.reopen(header)
@@ -311,7 +239,6 @@ def _beat(session: Session, header: str) -> None:
 
 
 def _answers(session: Session) -> bool:
-    """Whether the daemon answers promptly; the user's own one is started if nobody listens."""
     try:
         session.client.transport.call("GET", "/healthz", limit_s=waits.PROMPT_S)
     except DaemonUnreachable as error:

@@ -120,13 +120,7 @@ class Transport:
         params: Mapping[str, str] | None = None,
         session: str | None = None,
     ) -> Any:
-        """One exchange of JSON.
-
-        Args:
-            body: a `Message`, or JSON.
-            limit_s: the exchange ends within this.
-            gives: the message that the answer must hold; `dict` for its JSON object.
-            session: the value of the session header.
+        """One exchange of JSON within `limit_s`; the message that the answer holds.
 
         Raises:
             DaemonUnreachable: no answer, or one that no daemon gives; `why` says which.
@@ -183,7 +177,6 @@ class Transport:
         headers: Mapping[str, str],
         session: str | None = None,
     ) -> Iterator[httpcore.Response]:
-        """Sends a request; the block reads its answer."""
         given = {**self._headers, **headers, **({} if session is None else {wire.SESSION_HEADER: session})}
         host = self.address.host.encode() or b"prepcached"
         url = httpcore.URL(scheme=b"http", host=host, port=self.address.port or None, target=target.encode())
@@ -254,7 +247,6 @@ class Transport:
         return self._error(why, told[:1].lower() + told[1:])
 
     def close(self) -> None:
-        """Closes this process's idle connections; the next call opens new ones."""
         for one in self._pool.connections:
             if one.is_idle():
                 one.close()

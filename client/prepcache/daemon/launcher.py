@@ -151,8 +151,11 @@ class Launcher(Endpoint):
 
     @property
     def is_running(self) -> bool:
-        """Whether the daemon that was started last, by whomever, lives."""
-        return bool(self._process("cmdline"))
+        with contextlib.suppress(OSError, ValueError):
+            started = Path(f"/proc/{int((self.root / LOCK_NAME).read_text(encoding='ascii'))}/cmdline")
+            # A zombie's is empty; another program may have got its id, or the daemon of another root.
+            return os.fsencode(self.socket) in started.read_bytes().split(b"\0")
+        return False
 
     @property
     def age_s(self) -> float:
@@ -160,15 +163,6 @@ class Launcher(Endpoint):
             age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
             return age_s if self.is_running else math.inf
         return math.inf
-
-    def _process(self, file: str) -> str:
-        """What /proc says of it; "" where it is gone, or its id is now that of another program."""
-        with contextlib.suppress(OSError, ValueError):
-            folder = Path(f"/proc/{int((self.root / LOCK_NAME).read_text(encoding='ascii'))}")
-            # A zombie's is empty; the daemon of another root, too, may have got its id.
-            if os.fsencode(self.socket) in (folder / "cmdline").read_bytes().split(b"\0"):
-                return (folder / file).read_text(errors="surrogateescape")
-        return ""
 
     def not_running(self) -> DaemonUnreachable:
         starts = "A job that stores something starts it"
@@ -224,7 +218,6 @@ class Launcher(Endpoint):
             )
 
     def _spawn(self) -> int:
-        """Runs the daemon; its process id."""
         # Without the client's settings (not `PREPCACHED_*`); relative paths are made good for cwd `/`.
         environ = {k: v for k, v in self._environ.items() if not f"{k}_".startswith("PREPCACHE_")}
         if path := environ.get("PYTHONPATH"):
@@ -249,19 +242,6 @@ class Launcher(Endpoint):
             timeout=5.0,
         )
         return int(done.stdout)
-
-    def ignored(self) -> str:
-        """Which settings in the environment are not those of the running daemon; "" if all are."""
-        started = self._process("environ").split("\0")
-        given = {name: value for name, value in self._environ.items() if name.startswith("PREPCACHED_")}
-        given |= {"PREPCACHED_ROOT": ""}  # it names the daemon
-        names = [name for name, value in sorted(given.items()) if value and f"{name}={value}" not in started]
-        if not names or started == [""]:
-            return ""
-        return (
-            f"{', '.join(names)}: the daemon that runs was started with another value or none; check with "
-            "`prepcached serve --check-config`, then after `prepcached stop` the next job has these"
-        )
 
     def told_error(self) -> str:
         """The last line of the log, if it is the end of a failed start."""

@@ -3,8 +3,7 @@
 Invariants:
     1. One session a process and daemon, opened by its first use. A forked child has its own.
     2. Every method answers within the process's wait budget (wait_budget.py) or raises `DaemonUnreachable`.
-    3. A daemon that forgot us gives a new session, whose holds are taken again and whose lost artifacts are
-       told to `on_removed`.
+    3. A daemon that forgot us gives a new session, in which data sets take their holds again.
 
 Locking: `_opening` is held while the session is opened, and waited for within the budget; `_answering` while
 the answer is replaced, and never over a request.
@@ -17,7 +16,9 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -26,13 +27,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import msgspec
-
 from prepcache import forks
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
-from prepcache.daemon.heartbeat import Callbacks, Heartbeat
-from prepcache.daemon.transfer import Handover, Staged
+from prepcache.daemon.heartbeat import Heartbeat
+from prepcache.daemon.transfer import (
+    SharedFolder,
+    downloaded,
+    left_s,
+    pieces,
+    silence_s,
+    stage,
+    sweep,
+)
 from prepcache.daemon.wait_budget import OwnTime, WaitBudget, own_time
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
@@ -46,6 +53,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import inspection, wire
+from prepcache.protocol.places import cache_folder
 from prepcache.protocol.units import shortened
 from prepcache.protocol.wire import Message
 from prepcache.settings import Mode
@@ -64,13 +72,14 @@ class Session:
     _all: ClassVar[dict[tuple[str, str | None, bool], Session]] = {}
     """By URL, token, and whether it may start a daemon: one that only reads does not."""
 
-    def __init__(self, client: Client, *, is_mute: bool = False) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.is_mute = is_mute or client.mode is Mode.OFF
-        """Whether no daemon is to be asked: every request is answered by nobody."""
-        self.budget = WaitBudget(0.0) if self.is_mute else client.budget
+        self.budget = client.budget
         self.heartbeat = Heartbeat(self)
-        self._handover = Handover(client, self.run)
+        self._listeners: forks.Living[Any] = forks.Living()
+        self._shared: SharedFolder | None = None
+        self._downloads = cache_folder(os.environ) / "downloads-v1"
+        self._has_swept = False
         self._begin()
         forks.note(self)
 
@@ -79,11 +88,7 @@ class Session:
         self._answering = threading.Lock()
         self._reopening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
-        self._recipes: dict[str, wire.ResolveRequest] = {}
-        self._at_close = Callbacks()
-        self._at_return = Callbacks()
         self._closes_at: float | None = None
-        self._has_said_it_waits = False
 
     def after_fork(self) -> None:
         """A data set in a child still has its parent's session in hand: it becomes the child's own."""
@@ -101,7 +106,6 @@ class Session:
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is an outage: the daemon is not asked."""
         return self.budget.is_gone
 
     @property
@@ -137,8 +141,6 @@ class Session:
             return self.resolve(recipe, hold=hold, register=register)
         if hold:
             self.heartbeat.hold(found.artifacts)
-            if register or asked.recipe not in self._recipes:
-                self._recipes[asked.recipe] = msgspec.structs.replace(asked, generation=0)
         return found
 
     def lease(
@@ -150,7 +152,7 @@ class Session:
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
             more: as in `LeaseRequest`, as the others.
         """
-        wait_s, run, tells = min(wait_s, wire.MAX_WAIT_S), bytes(items), self.heartbeat.tells
+        wait_s, run = min(wait_s, wire.MAX_WAIT_S), bytes(items)
 
         def ask(limit_s: float, session: str) -> Any:
             with self.heartbeat.asking() as (lease, lost):
@@ -162,7 +164,7 @@ class Session:
                 )
 
         answer: wire.LeaseAnswer = self.run(ask, wait_s=wait_s, acts=True)
-        if answer.is_declined and self._makes_way(tells):
+        if answer.is_declined and self._tells_drops():
             answer = self.run(ask, wait_s=wait_s, acts=True)
         if lie := answer.lie(len(run) // 32, want):
             raise self._give_up(f"the daemon's answer is invalid: {lie}")
@@ -170,33 +172,104 @@ class Session:
             self.heartbeat.hold(again.artifacts)
         return answer
 
-    def stage(self) -> Staged:
-        """A new file for an artifact: in the shared staging folder, or one that `commit` will upload."""
-        return self._handover.stage(self.open())
+    def staging(self) -> Path | None:
+        """The folder of which the daemon takes files of this process; None where they are uploaded."""
+        self.open()
+        shared = self._shared
+        if shared is not None and self.client.endpoint.address.socket is None:
+            # Over TCP the daemon cannot tell whose a file is, and takes its own user's alone.
+            with contextlib.suppress(OSError):
+                if shared.staging.stat().st_uid != os.geteuid():
+                    return None
+        return None if shared is None else shared.staging
 
     def commit(
-        self, leases: Sequence[wire.Lease], staged: Sequence[Staged], *, limit_s: float | None = None
+        self, leases: Sequence[wire.Lease], fd: int, *, limit_s: float | None = None
     ) -> wire.Committed:
-        """Hands staged artifacts over; their items' leases are free then.
+        """Hands the artifact in a file over; its items' leases are free then.
 
         Raises:
-            Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
+            Declined, LeaseLapsed, StagedFileRefused: it was not stored.
             UnknownSession: the daemon had forgotten us and our leases; ask for new ones.
         """
-        header, tells = self.open(), self.heartbeat.tells
+        header = self.open()
         try:
             try:
-                committed = self._handover.commit(header, leases, staged, limit_s)
+                committed = self._commit(header, leases, fd, limit_s)
             except Declined:
-                if not self._makes_way(tells):
+                if not self._tells_drops():
                     raise
-                committed = self._handover.commit(header, leases, staged, limit_s)
+                committed = self._commit(header, leases, fd, limit_s)
         except UnknownSession:
             with contextlib.suppress(PrepcacheError):
                 self.reopen(header)
             raise
-        self.heartbeat.hold(committed.artifacts)
+        self.heartbeat.hold([committed.artifact])
         return committed
+
+    def _commit(
+        self, header: str, leases: Sequence[wire.Lease], fd: int, limit_s: float | None
+    ) -> wire.Committed:
+        path, size_bytes = f"/v1/leases/{leases[0].id}", os.fstat(fd).st_size
+        until = math.inf if limit_s is None else time.monotonic() + limit_s
+        file = wire.StagedFile(f"{header.partition('.')[0]}.{secrets.token_hex(8)}", size_bytes)
+        folder, staged = self.staging(), None
+        if folder is not None and stage(fd, folder / file.name):
+            staged = folder / file.name
+        else:
+            file = self._uploaded(f"{path}/data", fd, size_bytes, header, until)
+        if limit_s is None:
+            limit_s = waits.COMMIT_LIMIT_S + size_bytes / waits.SLOWEST_COMMIT
+            until = time.monotonic() + limit_s
+        tokens = tuple(wire.LeaseToken(one.id, one.token) for one in leases)
+
+        def attempt(limit_s: float) -> Any:
+            return self.client.transport.call(
+                "POST", f"{path}/commit", wire.CommitRequest(tokens, file), gives=wire.Committed,
+                limit_s=min(limit_s, left_s(until)), session=header,
+            )  # fmt: skip
+
+        try:
+            committed: wire.Committed = self.run(attempt, wait_s=limit_s if own_time() else 0.0)
+            return committed
+        except PrepcacheError as error:
+            if staged is not None and not isinstance(error, DaemonUnreachable):  # it was refused
+                staged.unlink(missing_ok=True)
+            raise
+
+    def _uploaded(self, path: str, fd: int, size_bytes: int, header: str, until: float) -> wire.StagedFile:
+        def attempt(limit_s: float) -> Any:
+            return self.client.transport.upload(
+                path, pieces(fd), size_bytes, gives=wire.StagedFile,
+                limit_s=min(silence_s(limit_s), left_s(until)), until=until, session=header,
+            )  # fmt: skip
+
+        uploaded: wire.StagedFile = self.run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
+        return uploaded
+
+    def path_of(self, ref: wire.ArtifactRef) -> Path:
+        """Where the artifact lies; downloaded first where no folder is shared."""
+        self.open()
+        if self._shared is not None:
+            return self._shared.path_of(ref.digest)
+        if not self._has_swept:  # once: whatever the clock does, what it opens stays
+            self._has_swept = True
+            sweep(self._downloads, but=self.heartbeat.held)
+
+        def fetch(fd: int) -> None:
+            def attempt(limit_s: float) -> None:
+                self.client.transport.download(
+                    f"/v1/entries/{ref.key}/data", fd, etag=f'"{ref.digest}"', max_bytes=ref.size_bytes,
+                    limit_s=silence_s(limit_s),
+                )  # fmt: skip
+
+            self.run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
+
+        return downloaded(self._downloads, ref.digest, ref.size_bytes, fetch)
+
+    @property
+    def is_by_path(self) -> bool:
+        return self._shared is not None
 
     def waited_in_vain(self, seconds: float) -> None:
         """A commit was waited for so much too long; one more answer may be waited for all the same."""
@@ -211,44 +284,38 @@ class Session:
         info: inspection.Info = self.run(self._call("GET", "/v1/info", inspection.Info))
         return info.limits
 
-    def path_of(self, ref: wire.ArtifactRef) -> Path:
-        """Where the artifact lies; downloaded first where no folder is shared."""
-        self.open()
-        return self._handover.path_of(ref, self.heartbeat.held)
-
-    @property
-    def is_by_path(self) -> bool:
-        return self._handover.is_by_path
-
-    def _makes_way(self, tells: int) -> bool:
-        """After a refusal for lack of room: tells at once which holds were dropped; whether any were since
-        `tells` was so. What another thread is about to drop is waited for."""
-        budget, began = self._budget_here(), time.monotonic()
-        self.heartbeat.await_looks(min(waits.DROPS_S, budget.remaining_s))
-        budget.charge(time.monotonic() - began - waits.FREE_S)
+    def _tells_drops(self) -> bool:
+        """After a refusal for lack of room: tells at once which holds were dropped; whether any were."""
+        header = self.header
+        if header is None or not self.heartbeat.dropped:
+            return False
         try:
-            if (header := self.header) is not None and self.heartbeat.dropped:
-                self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
+            self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
         except PrepcacheError:
             return False
-        return self.heartbeat.tells != tells
+        return True
 
-    def at_close(self, callback: Callable[[], None]) -> None:
-        """Calls back before the session is closed at the end of the process, last come first."""
-        if not self.is_mute:
-            self._at_close.add(callback)
+    def listen(self, one: Any) -> None:
+        """Has `one.on_removed(digests)` called when maps must be let go, `one.on_beat()` after each beat,
+        `one.on_return()` when an outage has ended, `one.on_reopened()` when another session holds nothing
+        yet, and `one.on_close()` at the end of the process, as far as it has these, and as long as it is
+        there."""
+        if self.client.mode is not Mode.OFF:
+            self._listeners.add(one)
             self._close_at_exit()
 
+    def call_listeners(self, name: str, *arguments: Any) -> None:
+        for one in self._listeners:
+            try:
+                if (method := getattr(one, name, None)) is not None:
+                    method(*arguments)
+            except PrepcacheError:
+                pass
+            except Exception:
+                log.exception("prepcache: internal error in %s of a session", name)
+
     def close(self) -> None:
-        """Ends the session; it can be used again, and is a new one then."""
-        while callbacks := self._at_close.take():
-            for callback in reversed(callbacks):
-                try:
-                    callback()
-                except PrepcacheError:
-                    pass
-                except Exception:
-                    log.exception("prepcache: internal error at the end of the process")
+        self.call_listeners("on_close")
         self.heartbeat.stop()
         header, self._answer = self.header, None
         if header is not None and not self.is_gone:
@@ -300,7 +367,8 @@ class Session:
             if answer.protocol != wire.PROTOCOL:
                 told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
                 raise self._give_up(f"the daemon's answer is invalid: {told}")
-            self._handover.look_for_folder(answer)
+            override = self.client.settings.folder
+            self._shared = SharedFolder.find(override, answer.root, answer.staging, answer.instance)
             self.heartbeat.start(answer.beat_s)
         except (RequestError, StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
@@ -317,31 +385,23 @@ class Session:
         atexit.register(self.close)
 
     def reopen(self, header: str) -> None:
-        """Opens a session in place of a forgotten one, and takes its holds again if nobody is at it."""
+        """Opens a session in place of a forgotten one, and has listeners take their holds again."""
         with self._answering:
             if self.header == header:
                 self._answer = None
         self.open()
-        if not self._reopening.acquire(blocking=False):
-            return
-        try:
-            before, now = self.heartbeat.take_held(), set[str]()
-            for asked in list(self._recipes.values()):
-                call = self._call("POST", "/v1/resolve", wire.Resolved, asked)
-                found: wire.Resolved = self.run(call, acts=True, may_reopen=False)
-                self.heartbeat.hold(found.artifacts)
-                now |= {str(ref.digest) for ref in found.artifacts}
-            self.heartbeat.drop(now - before)
-            self.heartbeat.tell_removed(before - now)
-        finally:
-            self._reopening.release()
+        if self._reopening.acquire(blocking=False):
+            try:
+                self.heartbeat.held.clear()
+                self.call_listeners("on_reopened")
+            finally:
+                self._reopening.release()
 
     def _call(
         self, method: str, path: str, gives: type[Message], body: Message | None = None
     ) -> Callable[..., Any]:
-        """An exchange as `run` takes it."""
-        if self.is_mute:
-            raise DaemonUnreachable(f"PREPCACHE={self.client.mode.value}: no daemon is asked", why="off")
+        if self.client.mode is Mode.OFF:
+            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", why="off")
         return functools.partial(self.client.transport.call, method, path, body, gives=gives)
 
     def run(
@@ -406,11 +466,7 @@ class Session:
         self.budget.come_back()
         if warned:
             log.warning("prepcache: %s: the daemon answers%s; using it", self.client.url, again)
-        self._at_return.call()
-
-    def at_return(self, callback: Callable[[], None]) -> None:
-        """Calls back, from a thread, when an outage has ended; what it calls does not wait."""
-        self._at_return.add(callback)
+        self.call_listeners("on_return")
 
     def wait_for_return(self, seconds: float) -> bool:
         """In an outage: waits for its end, at the budget's cost. False where nothing more may be spent."""
@@ -426,38 +482,23 @@ class Session:
         Returns:
             Seconds that what is left may take beyond the budget; 0 where no daemon has started meanwhile.
         """
-        has_started = False
+        has_started, has_said_so = False, self._closes_at is not None
         if self._closes_at is None:
             self._closes_at = time.monotonic() + waits.HANDOVER_S
-        while self.is_away and (left_s := self._closes_at - time.monotonic()) > 0:
-            starts, given_s = self._starts(), min(left_s, waits.ALIVE_S)
-            has_started |= bool(starts)
-            if not starts:
-                given_s = self.budget.spend_away(given_s) if self.client.endpoint.is_listening else 0.0
-            if not given_s:
-                if has_started:
-                    self.start_again()  # says why the one that started has ended
+        while self.is_away and (rest_s := self._closes_at - time.monotonic()) > 0:
+            if starts := self._starts():
+                has_started = True
+                self.heartbeat.look()
+                self.heartbeat.wait(min(rest_s, waits.ALIVE_S))
+                if self.is_away and not has_said_so:
+                    has_said_so, told = True, "waiting up to %.0f s for it to take this job's samples"
+                    log.warning(f"prepcache: %s; {told}", starts, rest_s)
+            elif has_started:
+                self.start_again()  # says why the one that started has ended
                 return 0.0
-            self.heartbeat.look()
-            self.heartbeat.wait(given_s)
-            if self.is_away and starts and not self._has_said_it_waits:
-                self._has_said_it_waits = True
-                log.warning(
-                    "prepcache: %s; waiting up to %.0f s for it to take this job's samples", starts, left_s
-                )
+            elif not (self.client.endpoint.is_listening and self.wait_for_return(waits.ALIVE_S)):
+                return 0.0
         return max(0.0, self._closes_at - time.monotonic()) if has_started and not self.is_gone else 0.0
-
-    def look_at_end(self) -> None:
-        """As a worker ends with something left to hand over: ends an outage that is over, and waits for a
-        daemon that starts, until that is `BUDGET_S` old: all workers of a job together lose no more."""
-        while self.is_away:
-            try:
-                self.client.transport.call("GET", "/healthz", limit_s=waits.RETRY_S)
-                self.come_back()
-            except PrepcacheError:
-                if self.client.endpoint.age_s > waits.BUDGET_S:
-                    return
-                time.sleep(waits.RETRY_S)
 
 
 def job_name() -> str:

@@ -62,12 +62,10 @@ class WaitBudget:
 
     @property
     def remaining_s(self) -> float:
-        """What may be lost from now on, before an outage begins."""
         return max(0.0, self._allowed_s - self._spent_s)
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is an outage: no request is sent."""
         return self._outage is not None
 
     @property
@@ -98,7 +96,6 @@ class WaitBudget:
             self._spent_s += max(0.0, seconds)
 
     def acquire(self, lock: threading.Lock) -> bool:
-        """Waits within the budget for a lock that another thread holds over a request."""
         started, limit_s = self._clock(), self.remaining_s
         is_mine = lock.acquire(timeout=limit_s)
         self._charge_attempt(started, limit_s, waits.FREE_S if is_mine else 0.0)
@@ -114,7 +111,6 @@ class WaitBudget:
     def give_up(
         self, url: str, why: str, *, is_final: bool = True, is_quiet: bool = False
     ) -> DaemonUnreachable:
-        """Begins an outage, warns if nobody has, and returns the error to raise."""
         with self._lock:
             if self._outage is None or is_final:
                 self._outage = why
@@ -145,17 +141,15 @@ class WaitBudget:
         """Calls `attempt(limit_s=...)` until it answers or an outage begins.
 
         Args:
-            attempt: one exchange that takes at most the seconds given to it; raises `DaemonUnreachable` with
-                `why`: "absent" (nobody listens), "broken" (closed, timed out), or "nonsense". Other errors
-                are answers.
+            attempt: one exchange; raises `DaemonUnreachable` with `why`: "absent" (nobody listens), "broken"
+                (closed, timed out), or "nonsense". Other errors are answers.
             wait_s: how long the daemon was asked to keep the request.
             start: starts the daemon where nobody listens; False says that this is not ours to do. Its
-                `DaemonUnreachable` says that it cannot be started, and is final.
+                `DaemonUnreachable` is final.
             excuse: why a daemon that has not answered is not to be blamed: then nobody is warned.
 
         Raises:
-            DaemonUnreachable: at once in an outage, or where the daemon was never met and is not there; else
-                when an outage begins.
+            DaemonUnreachable: in an outage, or where the daemon was never met and is not there.
         """
         while True:
             if self._outage is not None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,10 +52,6 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 _CALLED_OF: ContextVar[tuple[str, ...]] = ContextVar("_CALLED_OF", default=())
 """The data sets whose functions are being called here, the innermost last."""
-_UNDER_WAY: dict[tuple[str, int, int], float] = {}
-"""When the calls that are under way began, by data set, process and thread."""
-PATIENCE_S = 5.0
-"""A call that takes longer may wait for another thread, which must not wait for it then."""
 
 
 @dataclass(slots=True)
@@ -261,12 +256,6 @@ class Job:
                 "in config=, or let it read from another data set"
             )
 
-    @property
-    def may_wait_for_others(self) -> bool:
-        """Whether a call of another thread has taken so long that it may read the data set in a third."""
-        begun = [at for (of, pid, _), at in list(_UNDER_WAY.items()) if of == self.of and pid == os.getpid()]
-        return bool(begun) and time.monotonic() - min(begun) > PATIENCE_S
-
     @contextmanager
     def _watching(self, paths: list[str]) -> Iterator[Any]:
         with _calling(self.of):
@@ -279,8 +268,7 @@ class Job:
 
 @contextmanager
 def _calling(of: str) -> Iterator[None]:
-    token, key = _CALLED_OF.set((*_CALLED_OF.get(), of)), (of, os.getpid(), threading.get_ident())
-    _UNDER_WAY[key] = time.monotonic()
+    token = _CALLED_OF.set((*_CALLED_OF.get(), of))
     torch: Any = sys.modules.get("torch")
     asked: Any = getattr(torch, "is_autocast_enabled", None)
     try:
@@ -291,7 +279,6 @@ def _calling(of: str) -> Iterator[None]:
             yield
     finally:
         _CALLED_OF.reset(token)
-        _UNDER_WAY.pop(key, None)
 
 
 def _failed(index: int, cost_s: float, error: Exception) -> Part:

@@ -10,13 +10,13 @@ Invariants:
        longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
     4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away
-       `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker waits
-       only for a daemon that was just started, as its job waits for each of its workers: what no daemon took
-       is lost, and said.
+       `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker does not
+       wait for one that is away, as its job waits for each of its workers: what no daemon took is lost, and
+       said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed; what others have made is asked from that lease's generation on.
-    6. Staged files go with their session, and a killed daemon may have moved them: what is refused for its
-       file, or in a forgotten session, is staged once more.
+    6. A killed daemon may have moved the file that it was asked to take: what is refused for its file, or in
+       a forgotten session, is offered once more.
 
 Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
 """
@@ -65,6 +65,9 @@ AWAY_FILES = 256
 """What may wait in files of one process, each with a descriptor; beyond that nothing more is kept."""
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
+
+TRIES = 3
+"""How often one batch is offered at once, under other leases and as another file."""
 
 _WAITING: forks.Living[Batch] = forks.Living()
 """What this process, or the one that forked it, has not committed yet."""
@@ -144,7 +147,7 @@ class Committer:
         self.reason = ""
         self.is_declined = self.is_filling = False
         self._artifacts = artifacts
-        self._session = artifacts.sharing
+        self._session = artifacts.session
         self._task = task
         self._flushing = threading.Lock()
         self._todo: deque[Batch] = deque()
@@ -152,10 +155,9 @@ class Committer:
         self.collect: Callable[[], None] | None = None
         """Submits what was made on access; None where nothing was, so that nothing is kept by it."""
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
-        at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
+        at_end = Finalize(None, _end, (weakref.WeakMethod(self.on_close),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
-        artifacts.session.at_close(self.end)
-        artifacts.session.at_return(self._retry)
+        artifacts.session.listen(self)
 
     @property
     def is_idle(self) -> bool:
@@ -171,11 +173,9 @@ class Committer:
         return 0 if self._retry_at else sum(len(one.indices) for one in list(self._todo) if one.is_late)
 
     def end_filling(self) -> None:
-        """A fill has ended: what comes later may find room."""
         self.reason, self.is_declined, self.is_filling = "", False, False
 
     def submit(self, make: Callable[[], Batch], share: Share, *, indices: Sequence[int]) -> None:
-        """Has a batch committed, which `make` puts into files; its items are settled in `share`."""
         if (batch := self.keep(make, indices)) is None:
             share.settle(indices)
             return
@@ -201,9 +201,10 @@ class Committer:
         return batch
 
     def soon(self, after_s: float = 0.0) -> None:
-        THREAD.schedule(self, after_s)
+        if os.getpid() == self.pid:
+            THREAD.schedule(self, after_s)
 
-    def _retry(self) -> None:
+    def on_return(self) -> None:
         self._retry_at = 0.0
         self.soon()
 
@@ -242,11 +243,7 @@ class Committer:
             session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
 
     def flush(self, until: float = math.inf, *, is_retrying: bool = True) -> None:
-        """Commits what waits; returns when that is done, or at `until` (monotonic seconds). Never raises.
-
-        Args:
-            is_retrying: what could not be committed, too, before `RETRY_S` have passed.
-        """
+        """Commits what waits, until `until` (monotonic seconds); what has failed only where `is_retrying`."""
         if os.getpid() != self.pid:
             return
         wait_s = -1 if until == math.inf else max(0.0, until - time.monotonic())
@@ -292,7 +289,6 @@ class Committer:
         return True
 
     def _postpone(self, batch: Batch, reason: str) -> None:
-        """Keeps a batch to offer it later, under other leases."""
         if batch.share is not None:
             batch.settle(batch.indices)
             batch.share = None
@@ -313,33 +309,28 @@ class Committer:
 
     def _commit(self, batch: Batch, until: float | None) -> wire.Committed | None:
         """Commits a batch, or what others have not taken of it; None where that is nothing."""
-        before, is_refused = batch.leases, False
+        before = batch.leases
+        failed: PrepcacheError | None = None
         try:
-            for _ in range(2 + len(before)):  # see invariant 5; they may lapse one by one
+            for _ in range(TRIES):  # see invariants 5 and 6
                 if lost := self._lease_bare(batch):
                     batch.leave(lost, self._task.producer)
                 if not batch.indices:
                     return None
-                staged = [batch.file.stage(self._session)]
                 limit_s = None if until is None else max(0.0, until - time.monotonic())
                 leases = [held.lease for held in batch.leases]
                 try:
-                    committed: wire.Committed = self._session.commit(leases, staged, limit_s=limit_s)
+                    committed: wire.Committed = self._session.commit(leases, batch.file.fd, limit_s=limit_s)
                     return committed
                 except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
-                    if is_refused and isinstance(error, StagedFileRefused):
-                        raise
-                    is_refused |= isinstance(error, StagedFileRefused)  # see invariant 6
-                    lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
-                    forsake(self._session, lapsed or batch.leases)  # else it may wait for itself
-                    if not isinstance(error, LeaseLapsed):
-                        batch.file.unstage()
-            raise StoreError("leases keep lapsing before their samples are committed")
+                    failed = error
+                    forsake(self._session, batch.leases)  # else it may wait for itself
+            if isinstance(failed, StagedFileRefused):
+                raise failed
+            raise StoreError("leases keep lapsing before their samples are committed") from failed
         except BaseException:
             forsake(self._session, [held for held in batch.leases if held not in before])
             raise
-        finally:
-            batch.file.unstage()
 
     def _lease_bare(self, batch: Batch) -> set[bytes]:
         """Leases what no lease covers; what of it others have made meanwhile, or are making."""
@@ -372,9 +363,8 @@ class Committer:
 
     # -- at the end of the process
 
-    def end(self) -> None:
-        """Commits what waits. Where the daemon is away and lives, the job waits for it, and a worker
-        if it was just started."""
+    def on_close(self) -> None:
+        """Commits what waits. Where the daemon is away and lives, the job waits for it; a worker does not."""
         if os.getpid() != self.pid:
             return
         if self.collect is not None:
@@ -384,9 +374,7 @@ class Committer:
         is_worker = parent_process() is not None
         session, nbytes, given_s, todo = self._artifacts.session, self.nbytes, 0.0, list(self._todo)
         others_are_late = any(batch.is_late and batch not in todo for batch in _WAITING)
-        if is_worker:
-            session.look_at_end()
-        elif session.is_away and not others_are_late:
+        if session.is_away and not (is_worker or others_are_late):
             given_s = session.wait_at_end()
         began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))

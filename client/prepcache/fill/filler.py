@@ -53,13 +53,11 @@ FILE_BYTES = 16 << 10
 
 @dataclass(slots=True)
 class Filled:
-    """How a fill went; all but `late` by distinct items.
+    """How a fill went, by distinct items.
 
     Args:
-        computed: preprocessed here and kept, in the cache or in this job; `waited`: made by other jobs
-        meanwhile.
-        changed: changed after the opening, and the names in them that did.
-        unobserved: made while what the function read could not be observed, and why.
+        computed: made here and kept, in the cache or in this job; `waited`: made by other jobs meanwhile.
+        changed: names in items that changed since the opening; `unobserved`: why what was read is unknown.
         nothing: the function returned None for them.
         late: how many of the computed are in commits that go on, and are waited for no more.
         is_declined: the cache had no room for the rest; `reason`: why it ended early, or "".
@@ -91,7 +89,7 @@ class Fill:
     ) -> None:
         self._task = task
         self._artifacts = task.by.artifacts
-        self._session = self._artifacts.sharing
+        self._session = self._artifacts.session
         self._workers = workers
         self._watcher = watcher
         self._committer = committer
@@ -104,7 +102,10 @@ class Fill:
         self._is_stopped = False
         self._is_alone = False
         self._was_away = False
-        self._share.suit_cache()
+        if self._artifacts.mode.is_writing:
+            self._share.suit_cache()
+        else:
+            self._stop(f"PREPCACHE={self._artifacts.mode.value}: no daemon is asked")
 
     def run(self) -> Filled:
         self._committer.is_filling = True
@@ -131,7 +132,6 @@ class Fill:
         return filled
 
     def _step(self) -> bool:
-        """Does one thing; whether there is more to do."""
         self._note_trouble()
         if not self._is_stopped:
             self._feed()
@@ -152,7 +152,6 @@ class Fill:
         return True
 
     def _note_trouble(self) -> None:
-        """Stops sharing where nothing more can be stored."""
         if self._committer.reason:
             self._stop(self._committer.reason, is_declined=self._committer.is_declined)
         self._was_away |= self._session.is_away
@@ -160,7 +159,6 @@ class Fill:
     # -- getting work
 
     def _feed(self) -> None:
-        """Hands leased items to the workers; leases more when they run out."""
         while self._workers.has_room and not self._is_stopped:
             lapsed = []  # before they were begun
             while self._queue and not self._share.is_ours(self._queue[0]):
@@ -194,13 +192,9 @@ class Fill:
         return granted
 
     def _wait(self) -> None:
-        """Waits until others commit or give up what they hold. If they stand still, the daemon ends their
-        leases, but for those that may wait for this thread."""
-        before = self._share.open
-        self._watcher.waiting(self._share.holders, before)
+        """Waits until others commit or give up what they hold, or the daemon ends their leases."""
+        self._watcher.waiting(self._share.holders, self._share.open)
         self._ask(partial(self._share.wait, WAIT_S))
-        if self._share.open == before and self._task.by.is_awaited:
-            self._stop("other threads make them, and wait for executor=, to which this thread belongs")
 
     def _ask(self, ask: Callable[[int], list[int]]) -> bool:
         """Queues what is granted; whether anything is. Sharing ends where there is no room for it, and where
@@ -300,13 +294,11 @@ class Fill:
     # -- committing
 
     def _keep_refused(self) -> None:
-        """Puts samples that are not to be stored into a file of this job."""
         if (refused := self._refused).indices:
             self._committer.keep(partial(refused.batch, []), refused.indices)
             self._refused = Collected(self._task)
 
     def _flush(self) -> None:
-        """Has what is collected committed, in the background."""
         if (collected := self._collected).indices:
             self._hand_in(collected)
             self._collected = Collected(self._task)  # not before: an interrupt may come
@@ -315,7 +307,6 @@ class Fill:
             self._committer.wait(1)  # invariant 4
 
     def _observed(self) -> list[dict[str, Any]]:
-        """What the function was seen to read, and the generators that it drew from."""
         return with_draws(self._workers.observed(), self._workers.drawn)
 
     def _hand_in(self, collected: Collected) -> None:
@@ -337,7 +328,6 @@ class Fill:
                 self._stop(f"{size_text(waiting_bytes())} are waiting for a daemon that does not answer")
 
     def _stop(self, reason: str, *, is_declined: bool = False) -> None:
-        """No more sharing: the rest is preprocessed on access."""
         if not self._is_stopped:
             self._is_stopped = True
             self._filled.reason, self._filled.is_declined = reason, is_declined
@@ -346,4 +336,4 @@ class Fill:
 
     def _report_progress(self) -> None:
         computed, waited = len(self._filled.computed), len(self._filled.waited)
-        self._watcher.advance(computed, waited, self._pace.item_bytes, self._share.taken)
+        self._watcher.advance(computed, waited, self._pace.item_bytes)

@@ -5,7 +5,7 @@ Invariants:
     2. A sample is made while the share (share.py) says that its item is this job's: jobs and workers that
        read one cold data set call the function once for each item.
     3. One thread at a time leases; threads make different items at once, and wait for one that another
-       makes. A thread does not wait for a call that may wait for it: its sample is not kept then.
+       makes. A thread of executor= that a fill waits for makes its own, which is not kept.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
        made is committed after `SOON_S`, or after an outage.
     5. Until it is in files it is in memory, at most half a batch of it, and is given from there. It is in
@@ -74,7 +74,6 @@ class OnAccess:
         self._drawn: set[str] = set()
         self._guards: dict[int, Guard] = {}
         """Those of the calls that are under way, by `id`: they are equal to each other."""
-        artifacts.session.at_return(self.flush_soon)
         forks.note(self)
 
     @property
@@ -85,7 +84,6 @@ class OnAccess:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[Guard]:
-        """A block in which the function is called: what it draws is seen, and given back."""
         watched = Guard()
         self._guards[id(watched)] = watched
         try:
@@ -96,7 +94,6 @@ class OnAccess:
             self._drawn |= watched.drawn
 
     def drawn(self) -> set[str]:
-        """The generators that the function was seen to draw from."""
         return self._drawn.union(*(watched.check() for watched in list(self._guards.values())))
 
     def _observed(self) -> list[dict[str, Any]]:
@@ -107,8 +104,7 @@ class OnAccess:
     def samples(self, indices: Sequence[int], call: Call, *, is_single: bool = False) -> dict[int, Any]:
         """The samples of distinct items that were missing: made here, or by others meanwhile.
 
-        Args:
-            is_single: the job asks for samples one by one.
+        `is_single`: the job asks for samples one by one.
         """
         if not self._pace.cost_s:
             self._share.suit_cache()
@@ -130,7 +126,7 @@ class OnAccess:
             if not todo:
                 with self._is_made:
                     self._is_made.wait(POLL_S)
-            if not granted and self._task.by.may_wait_for_others:  # for this thread: it is not kept waiting
+            if not granted and self._task.by.is_awaited:  # they may wait for this thread
                 found |= {index: copied(call(index)[0].samples[0]) for index in left}
         return found
 
@@ -210,7 +206,6 @@ class OnAccess:
             self.committer.soon()
 
     def flush(self) -> None:
-        """Commits what was made; returns when that is done."""
         self.run()
         self.committer.flush(is_retrying=False)
 
@@ -234,7 +229,7 @@ class OnAccess:
             with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
                 collected.add(part, self._share.lease_of(part.index))
             if collected.indices and (not left or collected.nbytes >= self._pace.commit_bytes):
-                make = partial(collected.batch, self._observed(), self._artifacts.sharing)
+                make = partial(collected.batch, self._observed(), self._artifacts.session)
                 self.committer.submit(make, self._share, indices=collected.indices)
                 collected = Collected(self._task)
         for index in made:

@@ -63,7 +63,6 @@ class Pace:
 
     @property
     def item_s(self) -> float:
-        """Seconds that one item costs, of late; 0 before the first."""
         return self._cost / self._count if self._count else 0.0
 
     @property
@@ -81,18 +80,15 @@ class Pace:
 
     @property
     def _most(self) -> int:
-        """Items in a lease that a daemon takes, and that one commit holds."""
         return min(MAX_ITEMS, int(self.commit_bytes / max(1.0, self.item_bytes)))
 
     def chunk(self, queued: int) -> int:
-        """How many of the leased items one worker gets at once."""
         if not self._count:
             return 1
         fair = queued if self.slots == 1 else -(-queued // (2 * self.slots))
         return max(1, min(fair, int(CHUNK_S / max(self.item_s, 1e-6))))
 
     def is_commit_due(self, nbytes: int) -> bool:
-        """Whether so much is to be committed now, though no job waits for it."""
         # Workers side by side lose only their share of a wall-clock second each.
         is_costly = self.uncommitted_s > max(COMMIT_S * self.slots, COMMIT_SHARE * self.cost_s)
         return is_costly or nbytes >= self.commit_bytes

@@ -5,8 +5,7 @@ Invariants:
     2. Of an item that expands, at most `COMMIT_BYTES` and a part are in memory, the rest in a file.
     3. Nothing of a file is left on the disk after the last process that maps it has ended, unless a daemon
        took it.
-    4. Opening a file by its address gives that file or none. A descriptor's number, an inode and a key may
-       be used again: so each temporary file gets a time of modification drawn by chance.
+    4. Opening a file by its address gives that file, another of the same items, or none.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache import artifact
 from prepcache.daemon.session import script_run
-from prepcache.daemon.transfer import Staged, writing_in
+from prepcache.daemon.transfer import nameless, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.call import Part
 from prepcache.fill.input_guard import SHOWN
@@ -53,7 +52,6 @@ class Task:
 
     @property
     def producer(self) -> dict[str, Any]:
-        """The job that makes the artifacts, for people."""
         return {
             "recipe": self.by.name,
             "script": Path(script_run()).name or "python",
@@ -79,7 +77,10 @@ class Task:
 
 
 class LocalFile:
-    """An artifact in a file that only this job reads: a staged one, or a temporary one without a name.
+    """An artifact in a file without a name.
+
+    Args:
+        staging: the folder to which a commit would bring it.
 
     Raises:
         OSError: the folder takes no more.
@@ -91,63 +92,36 @@ class LocalFile:
         writer: artifact.Writer,
         producer: dict[str, Any],
         observed: Sequence[dict[str, Any]] = (),
-        staged: Staged | None = None,
+        staging: Path | None = None,
     ) -> None:
-        self.staged = staged
-        if staged is not None:
-            self._fd = _owned(self, os.dup(staged.fd))
-            with staged.writing():
-                self.nbytes = writer.write(self._fd, producer=producer, observed=observed).size_bytes
-        else:
-            folder = _folder()
-            with writing_in(folder, "set TMPDIR to another folder"):
-                self._fd = fd = _owned(self, _temporary(folder))
-                self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
-            token = int.from_bytes(os.urandom(7), "big")
-            os.utime(fd, ns=(token, token))
-        self.artifact = artifact.open(self._fd)
+        folder = staging or _folder()
+        with writing_in(folder, "set TMPDIR to another folder"):
+            self.fd = _owned(self, nameless(folder))
+            self.nbytes = writer.write(self.fd, producer=producer, observed=observed).size_bytes
+        self.artifact = artifact.open(self.fd)
 
     @property
     def address(self) -> tuple[int, int, Identity]:
         """Process and descriptor by which another process of this job can open the file, and which it is."""
-        return os.getpid(), self._fd, self._identity
+        return os.getpid(), self.fd, self._identity
 
     @property
     def _identity(self) -> Identity:
         from prepcache.keys.files.stamps import stamp_of
 
-        return *stamp_of(os.fstat(self._fd)), self.artifact.key
+        return *stamp_of(os.fstat(self.fd)), self.artifact.key
 
     @classmethod
     def of(cls, pid: int, fd: int, identity: Identity) -> LocalFile | None:
         """The file at another process's `address`; None if it is not there any more."""
         found = cls.__new__(cls)
         try:
-            found._fd = _owned(found, os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
-            found.artifact = artifact.open(found._fd)
+            found.fd = _owned(found, os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
+            found.artifact = artifact.open(found.fd)
         except (OSError, ArtifactError):
             return None
-        found.staged, found.nbytes = None, found.artifact.size_bytes
+        found.nbytes = found.artifact.size_bytes
         return found if found._identity == identity else None
-
-    def stage(self, session: Any) -> Staged:
-        """The staged file with these bytes, by which a commit names it."""
-        if self.staged is None:
-            staged = session.stage()
-            try:
-                with staged.writing():
-                    artifact.copy(self._fd, staged.fd, self.nbytes)
-            except BaseException:
-                staged.close()
-                raise
-            self.staged = staged
-        return self.staged
-
-    def unstage(self) -> None:
-        """Gives up the staged file, unless a daemon took it."""
-        staged, self.staged = self.staged, None
-        if staged is not None:
-            staged.close()
 
 
 def _folder() -> str:
@@ -155,13 +129,6 @@ def _folder() -> str:
     if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
     return tempfile.gettempdir()
-
-
-def _temporary(folder: str) -> int:
-    """A file without a name."""
-    fd, name = tempfile.mkstemp(prefix="prepcache-", dir=folder)
-    Path(name).unlink()
-    return fd
 
 
 def _owned(owner: object, fd: int) -> int:
@@ -178,8 +145,7 @@ class Batch:
     Args:
         cover: the digest of each of `indices`, and the lease that covers it.
         share: where the items are settled; None where they are.
-        has_failed: a store had an error for it.
-        is_late: it took so long that it is waited for no more.
+        is_late: it is waited for no more.
     """
 
     file: LocalFile
@@ -210,11 +176,9 @@ class Batch:
             self.share.settle(indices)
 
     def leave(self, lost: set[bytes], producer: dict[str, Any]) -> None:
-        """Leaves items to others, who have taken them."""
         digests = list(self.cover)
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
         self.settle([index for row, index in enumerate(self.indices) if row not in rows])
-        self.file.unstage()
         if rows:
             whole = self.file.artifact
             writer = artifact.Writer(whole.recipe, whole.edition)
@@ -276,21 +240,15 @@ class Collected:
         if self.nbytes >= self._spills_at:
             folder = _folder()
             with writing_in(folder, "set TMPDIR to another folder"):
-                self._scratch = self._scratch or _owned(self, _temporary(folder))
+                self._scratch = self._scratch or _owned(self, nameless(folder))
                 self._writer.spill(self._scratch)
             self._spills_at = self.nbytes + COMMIT_BYTES
 
     def batch(self, observed: list[dict[str, Any]], session: Any = None) -> Batch:
-        """What was collected, in a file: one that `session` stages, or a temporary one."""
-        return Batch(self._file(observed, session), self.indices, self._cover, observed)
-
-    def _file(self, observed: list[dict[str, Any]], session: Any) -> LocalFile:
-        if session is not None:
-            with suppress(PrepcacheError, OSError):
-                staged = session.stage()
-                try:
-                    return LocalFile(self._writer, self._task.producer, observed, staged)
-                except BaseException:
-                    staged.close()
-                    raise
-        return LocalFile(self._writer, self._task.producer, observed)
+        """What was collected, in a file: where `session` commits it from, if there is room."""
+        file = None
+        with suppress(PrepcacheError, OSError):
+            if session is not None:
+                file = LocalFile(self._writer, self._task.producer, observed, session.staging())
+        file = file or LocalFile(self._writer, self._task.producer, observed)
+        return Batch(file, self.indices, self._cover, observed)

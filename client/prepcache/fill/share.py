@@ -64,7 +64,6 @@ class Share:
         holders: the jobs that have items which were asked for last.
         is_waited_for: others wait for what this job has made.
         reason: why nothing is granted any more, or "".
-        taken: how many items other jobs had at the last answer: made and not committed yet, or to be made.
     """
 
     def __init__(
@@ -79,9 +78,8 @@ class Share:
         self.holders: tuple[wire.Holder, ...] = ()
         self.is_waited_for = False
         self.reason = ""
-        self.taken = 0
         self._artifacts = artifacts
-        self._session = artifacts.sharing
+        self._session = artifacts.session
         self._catalogue = catalogue
         self._on_found = on_found
         self._lock = threading.RLock()
@@ -100,7 +98,6 @@ class Share:
 
     @property
     def open(self) -> int:
-        """How many items this job has not, and wants: fresh ones and those that others have."""
         return int(np.count_nonzero((self._state == FRESH) | (self._state == HELD)))
 
     def lease_of(self, index: int) -> HeldLease | None:
@@ -108,7 +105,6 @@ class Share:
         return None if held is None or held.is_dead else held
 
     def is_ours(self, index: int) -> bool:
-        """Whether this job may preprocess an item now."""
         if (held := self._leases.get(index)) is None:
             return self.is_taken(index) and self._session.is_away
         return not held.is_dead
@@ -160,7 +156,6 @@ class Share:
                 passed = window[:last]  # by place: a batch's items come in the order of the batch
                 with self._lock:
                     self._state[passed[self._state[passed] == FRESH]] = HELD
-                self._count_taken()
             if granted:
                 return granted
 
@@ -179,7 +174,6 @@ class Share:
         if granted and not self.holders:  # the job that had them has ended, and none has the others
             with self._lock:
                 self._state[held[self._state[held] == HELD]] = FRESH
-        self._count_taken()
         return granted
 
     def _fresh_in_order(self) -> Array:
@@ -195,9 +189,6 @@ class Share:
 
     def _in_state(self, state: int, among: Array | None) -> Array:
         return np.flatnonzero(self._state == state) if among is None else among[self._state[among] == state]
-
-    def _count_taken(self) -> None:
-        self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
 
     def _ask(self, window: Array, want: int, coming: int, wait_s: float, generation: int) -> list[int] | None:
         """One request; None if the answer was to look again, which has been done then."""
@@ -259,7 +250,6 @@ class Share:
             found = found if among is None else among[found]
             self._state[found] = SETTLED
         if len(found):
-            self._count_taken()
             self._on_found(found)
 
     def settle(self, indices: Iterable[int]) -> None:
@@ -281,10 +271,8 @@ class Share:
             self._state[indices] = FRESH
 
     def take_rest(self) -> list[int]:
-        """All fresh and held items, for a job that goes on without sharing; they are settled then."""
         rest: list[int] = np.flatnonzero((self._state == FRESH) | (self._state == HELD)).tolist()
         self.settle(rest)
-        self._count_taken()
         return rest
 
     def release_all(self) -> None:

@@ -219,9 +219,7 @@ def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> Made:
     watched = Guard().__enter__()
     parts: list[Part] = []
     with job.filling():
-        for some in job.made(chunk):
-            if not (parts and parts[-1].refusal and parts[-1].index == some[0].index):  # its item is over
-                parts += [part.copied().looked_at() for part in some]
+        parts += [part.copied().looked_at() for some in job.made(chunk) for part in some]
     return parts, job.observed(), changed, watched.check()
 
 
@@ -277,6 +275,8 @@ class Forked(Workers):
         self._job.add(observed)
         self.drawn |= drawn
         for part in (part for raw in sent for part in _loaded(raw)):
+            if not worker.chunks or part.index != worker.chunks[0][0]:
+                continue  # of an item that a part has ended which does not pickle
             self._ready.append(part)
             if part.is_last:
                 worker.chunks[0].popleft()
@@ -358,7 +358,6 @@ class Forked(Workers):
 
 
 def _flush_output() -> None:
-    """Flushes what goes to a terminal or a pipe; there may be none, no reader, or the job's own."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -374,9 +373,6 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
         waiting.clear()
         nbytes, sent = 0, time.monotonic()
 
-    ended = -1
-    """An item with a part that does not pickle: its other parts are left out."""
-
     def begins(index: int) -> None:
         at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
 
@@ -384,9 +380,7 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
         while (chunk := pipe.recv()) is not None:
             try:
                 for parts in job.made(((index, item_of(index)) for index in chunk), begins):
-                    if parts[0].index == ended:
-                        continue
-                    raw, ended = _dumped(parts)
+                    raw = _dumped(parts)
                     waiting += raw
                     nbytes += sum(map(len, raw))
                     is_due = nbytes >= WAITING_BYTES or time.monotonic() - sent >= WAITING_S
@@ -402,18 +396,15 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
 # -- parts on their way from a forked worker
 
 
-def _dumped(parts: list[Part]) -> tuple[list[bytes], int]:
-    """Parts as copies in bytes, for `_loaded`, and the item of one that does not pickle, or -1. That part is
-    its last, and has what its writer says of it."""
+def _dumped(parts: list[Part]) -> list[bytes]:
+    """Parts as copies in bytes; one that does not pickle has what its writer says of it."""
     try:
-        return [_dump(parts)], -1
+        return [_dump(parts)]
     except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
         if len(parts) > 1:
-            return [raw for part in parts for raw in _dumped([part])[0]], -1
+            return [raw for part in parts for raw in _dumped([part])]
         end = parts[0].looked_at()
-        if end.refusal is None:
-            end = Part(end.index, [], True, end.cost_s, error=error)
-        return [_dump([end])], end.index
+        return [_dump([end if end.refusal else Part(end.index, [], True, end.cost_s, error=error)])]
 
 
 def _loaded(raw: bytes) -> Iterator[Part]:
@@ -452,7 +443,6 @@ def _dump(parts: list[Part]) -> bytes:
 
 
 def _picklable(part: Part) -> Part:
-    """`part`, with an error that survives the pipe and keeps the worker's traceback as a note."""
     if part.error is None:
         return part
     error = part.error

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -29,7 +30,6 @@ from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, draws_in
-from prepcache.protocol.units import count_text
 from prepcache.settings import Mode
 
 log = logging.getLogger("prepcache")
@@ -54,14 +54,13 @@ class ArtifactSet(RecipeIndex):
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
         has_mapped: any artifact that counts was there, with whatever items.
-        changed_inputs: observed inputs that are not what they were; replaced, never changed.
-        drawn: the generators that samples were drawn from; replaced, never changed.
+        changed_inputs, drawn: observed inputs that are not what they were; generators of samples.
         has_lost: items that were there are missing by now.
         is_known: the daemon answered the last look, so that it knows the recipe.
         reason: why samples are not stored; why, why_cue: why items are missing, which the next lease says.
     """
 
-    _stays = (*RecipeIndex._stays, "session", "sharing", "filling", "_claiming")
+    _stays = (*RecipeIndex._stays, "session", "filling", "_claiming")
 
     def __init__(
         self, recipe: Recipe, client: Client, *, root: Any, trust: Any, keeps_all: bool = False
@@ -73,7 +72,6 @@ class ArtifactSet(RecipeIndex):
         self.reason = ""
         self.why = self.why_cue = ""
         self.has_any = self.has_lost = self.is_known = False
-        self._lost = 0
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
@@ -88,7 +86,6 @@ class ArtifactSet(RecipeIndex):
     def _connect(self) -> None:
         self.mode = self.client.mode
         self.session = Session.current(self.client)
-        self.sharing = self.session if self.mode.is_writing else Session(self.client, is_mute=True)
         self.has_mapped = False
         self.changed_inputs: tuple[str, ...] = ()
         self.drawn: set[str] = set()
@@ -100,7 +97,7 @@ class ArtifactSet(RecipeIndex):
     def _watch_over(self) -> None:
         _SETS.add(self)
         forks.note(self)
-        self.session.heartbeat.on_removed.add(self.let_go)
+        self.session.listen(self)
         weakref.finalize(self, _orphan, self.slots).atexit = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -113,7 +110,6 @@ class ArtifactSet(RecipeIndex):
         return self.owner == os.getpid()
 
     def _open(self, ref: wire.ArtifactRef, verdicts: Verdicts) -> Any | None:
-        """Maps an artifact whose observed inputs are as they were."""
         for chunk in ref.observed:
             if (rows := self.observed.get(chunk)) is None:
                 return None
@@ -128,7 +124,6 @@ class ArtifactSet(RecipeIndex):
         return mapped
 
     def _changed(self, rows: Sequence[Row]) -> str | None:
-        """The observed input that is not what it was."""
         from prepcache.keys.observation.inputs import Roots, still_true
 
         return still_true(rows, user_stat_cache(), Roots.of(self.recipe, self._root), self._trust)
@@ -150,49 +145,40 @@ class ArtifactSet(RecipeIndex):
 
     def look_from(self, generation: int) -> bool | None:
         """Takes in what is newer; whether anything missing was found, None where no daemon could be asked."""
-        with self.session.heartbeat.looking():
-            try:
-                resolved: wire.Resolved = self.session.resolve(
-                    self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
-                )
-            except PrepcacheError as error:
-                self._refused, self.is_known = error, False
-                self.reason = error.message
-                if isinstance(error, Declined):
-                    self.reason = f"{error.message}: free some, or lower its --min-free (PREPCACHED_MIN_FREE)"
-                return None
-            self._refused, self.is_known = None, True
-            try:
-                return self.absorb(resolved)
-            except DaemonUnreachable as error:
-                self.reason = error.message
-                return None
+        try:
+            resolved: wire.Resolved = self.session.resolve(
+                self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
+            )
+        except PrepcacheError as error:
+            self._refused, self.is_known = error, False
+            self.reason = error.message
+            if isinstance(error, Declined):
+                self.reason = f"{error.message}: free some, or lower its --min-free (PREPCACHED_MIN_FREE)"
+            return None
+        self._refused, self.is_known = None, True
+        try:
+            return self.absorb(resolved)
+        except DaemonUnreachable as error:
+            self.reason = error.message
+            return None
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
         """As the session's, with what it is told to look at taken in. Registers the recipe, where that failed
         at the last look."""
+        ask = functools.partial(self.session.lease, *given, why=self.why, cue=self.why_cue, **named)
         try:
-            answer = self._lease(*given, **named)
+            answer: wire.LeaseAnswer = ask()
         except UnknownRecipe:
             self.look()
             if self._refused is not None:
                 raise self._refused from None
-            answer = self._lease(*given, **named)
+            answer = ask()
+        if answer.look_again is not None:
+            self.absorb(answer.look_again)
         self.why = self.why_cue = ""
         return answer
 
-    def _lease(self, *given: Any, wait_s: float, **named: Any) -> wire.LeaseAnswer:
-        # What polls for long is not waited for by a commit that is declined.
-        looking = self.session.heartbeat.looking
-        with contextlib.nullcontext() if wait_s else looking():
-            answer = self.sharing.lease(*given, **named, wait_s=wait_s, why=self.why, cue=self.why_cue)
-            if answer.look_again is not None:
-                with looking():
-                    self.absorb(answer.look_again)
-        return answer
-
     def absorb(self, resolved: wire.Resolved) -> bool:
-        """Takes in an answer; whether anything missing was in it."""
         found, useless = self.take_in(resolved.artifacts, resolved.observed, is_complete=resolved.is_complete)
         self.generation = resolved.generation
         self.has_any |= bool(resolved.artifacts)
@@ -202,7 +188,7 @@ class ArtifactSet(RecipeIndex):
     def absorb_own(self, committed: wire.Committed, observed: Observed) -> None:
         """Takes in what this job has just committed. It may download: then a later look finds it."""
         with contextlib.suppress(DaemonUnreachable):
-            _, useless = self.take_in(committed.artifacts, observed, is_own=True)
+            _, useless = self.take_in([committed.artifact], observed, is_own=True)
             if committed.generation == self.generation + 1:
                 self.generation = committed.generation
             self.drop(useless)
@@ -217,29 +203,21 @@ class ArtifactSet(RecipeIndex):
         if free and self.is_owner:
             self.session.heartbeat.drop(ref.digest for ref in free)
 
-    def let_go(self, digests: set[str]) -> None:
-        """Artifacts were merged, purged or evicted: called from the beat thread.
+    def on_reopened(self) -> None:
+        """Takes holds again, and lets go what is there no more."""
+        if self.is_owner and self.look_from(0) is not None:
+            self.on_removed(set(self._number_of) - self.session.heartbeat.held)
 
-        What was merged is found in the artifact that holds it now; the rest is missing from now on. As long
-        as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
-        """
+    def on_removed(self, digests: set[str]) -> None:
+        """Lets go what was merged, purged or evicted, once the daemon has said what it was merged into."""
         self._leaving.update(digest for digest in digests if self.knows(digest))
         if (leaving := set(self._leaving)) and self.look_from(self.generation) is not None:
             self._leaving -= leaving
             lost, gone = self.lose(leaving)
             self.drop(gone)
             self.has_lost |= lost > 0
-            self._lost += lost
 
     def touch(self) -> None:
-        """The data set is being read."""
-        if self._lost and self.is_owner:  # here: a beat thread says nothing
-            lost, self._lost = self._lost, 0
-            which = count_text(lost, "item was", "items were")
-            then = "preprocessed once more" if self.mode.is_writing else "preprocessed on each access"
-            log.warning(
-                "prepcache: %s: %s purged or evicted while this job reads: %s", self.recipe.name, which, then
-            )
         now = time.monotonic()
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
@@ -252,7 +230,6 @@ class ArtifactSet(RecipeIndex):
         self.is_known = self.is_known and (not reason or is_declined)
 
     def budget_bytes(self) -> int:
-        """How large the cache may get; 0 where that is not known."""
         if self._budget_bytes is None and self.mode.is_writing and not self.session.is_gone:
             with contextlib.suppress(PrepcacheError):
                 budget = self.session.limits().get("effective_limit_bytes")

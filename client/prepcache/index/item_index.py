@@ -168,7 +168,6 @@ class Catalogue:
 
     @property
     def missing(self) -> Array:
-        """The distinct items that are not there, in order."""
         return np.flatnonzero(self.places.artifact == MISSING)
 
     def slot_of(self, index: int) -> tuple[Slot | None, int]:
@@ -182,12 +181,10 @@ class Catalogue:
 
     @property
     def refs(self) -> list[ArtifactRef]:
-        """The shared artifacts that its items lie in."""
         return [slot.ref for slot in list(self.slots.values()) if slot.ref is not None]
 
     @property
     def kept(self) -> int:
-        """How many distinct items the cache holds, and not only this job."""
         return int(np.count_nonzero(self.is_shared(np.arange(len(self.distinct)))))
 
     def is_shared(self, indices: Any) -> Array:
@@ -197,7 +194,6 @@ class Catalogue:
         return found
 
     def _own(self) -> list[int]:
-        """The slots that only this job has."""
         return [number for number, slot in list(self.slots.items()) if slot.ref is None]
 
     # -- changes: call these with the index's lock
@@ -243,7 +239,6 @@ class Catalogue:
         return len(self.missing) - missing
 
     def _found_in(self, slot: Slot) -> tuple[Array, Array]:
-        """The items that are in an artifact, and their rows in its item table."""
         found = self.distinct.find(slot.artifact.item_digests)
         rows = np.flatnonzero(found != MISSING)
         return found[rows], rows

@@ -57,7 +57,6 @@ class Slot:
         return int(self.artifact.edition)
 
     def address(self) -> Any:
-        """What another process finds the file by."""
         if self.local is not None:
             return self.local.address
         return self.ref, self.artifact.path, self.artifact.recipe
@@ -102,7 +101,6 @@ class RecipeIndex:
         self._is_sorted: set[int] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Maps do not travel: paths do."""
         kept = {number: slot.address() for number, slot in list(self.slots.items())}
         sent = {name: value for name, value in self.__dict__.items() if name not in self._stays}
         return sent | {"kept": kept, "first": next(self._numbers)}
@@ -115,7 +113,6 @@ class RecipeIndex:
         self._number_of = {digest: n for digest, n in self._number_of.items() if n in self.slots}
 
     def _open(self, ref: ArtifactRef, verdicts: Verdicts) -> Any | None:
-        """Maps an artifact; None if it is gone or not whole, which makes it a miss."""
         raise NotImplementedError
 
     def after_fork(self) -> None:
@@ -157,9 +154,6 @@ class RecipeIndex:
 
         Returns:
             How many items were missing and are there now, and the artifacts without use.
-
-        Raises:
-            DaemonUnreachable: one could not be fetched, so whether it is there cannot be told: none is taken.
         """
         with self.lock:
             self.observed.update(observed or {})
@@ -192,11 +186,7 @@ class RecipeIndex:
         return list(opened.values()), gone
 
     def lose(self, digests: Iterable[str]) -> tuple[int, list[ArtifactRef]]:
-        """Drops artifacts that were merged, purged or evicted.
-
-        Returns:
-            How many items are missing by that, and the artifacts that were mapped.
-        """
+        """Drops artifacts; how many items are missing by that, and those that were mapped."""
         with self.lock:
             numbers = {self._number_of[digest] for digest in digests if digest in self._number_of}
             if self.keeps_all:
@@ -213,12 +203,8 @@ class RecipeIndex:
     # -- finding items
 
     def find(self, digests: Array) -> list[tuple[int, Array, Array]]:
-        """Where these items (uint8[k, 32]) are, in every artifact of an edition that counts.
-
-        Returns:
-            A slot's number, which of the digests are in it, and their rows in its item table: the highest
-            edition first.
-        """
+        """The slots in which these items (uint8[k, 32]) are, the highest edition first: a slot's number,
+        which of the digests are in it, and their rows in its item table."""
         words = np.ascontiguousarray(digests).view("<u8")
         with self.lock:
             prefix, number, row = self._all_sorted()
@@ -235,7 +221,6 @@ class RecipeIndex:
         return hits
 
     def _all_sorted(self) -> tuple[Array, Array, Array]:
-        """`_sorted`, of all that is mapped now."""
         known, numbers = self._sorted, [n for n in self.slots if n not in self._is_sorted]
         if len(known[0]) > 2 * self.items:  # most of what it names is not mapped any more
             known, numbers = (known[0][:0], known[1][:0], known[2][:0]), list(self.slots)
@@ -271,13 +256,8 @@ def ranges(starts: Array, counts: Array) -> Array:
 
 
 def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe: str) -> Any | None:
-    """Maps the artifact behind a reference; None, logged, if it is gone, damaged, or another one.
-
-    Items of two recipes have the same digests: a file of another one would give wrong samples.
-
-    Raises:
-        DaemonUnreachable: it could not be fetched, and may be there.
-    """
+    """Maps the artifact behind a reference; None, logged, if it is gone, damaged, or of another recipe, whose
+    items may have the same digests. Raises DaemonUnreachable where it could not be fetched."""
     try:
         mapped = artifact.open(path_of(ref), size_bytes=ref.size_bytes)
         if (mapped.recipe, mapped.key) != (recipe, ref.key):

@@ -26,7 +26,7 @@ from msgspec import Meta
 from prepcache.digests import DIGEST_BYTES, Digest, Key, RecipeDigest, is_hex64
 from prepcache.errors import BadRequest
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Rises with incompatible messages (invariant 1)."""
 PROTOCOL_HEADER = "Prepcache-Protocol"
 SESSION_HEADER = "Prepcache-Session"
@@ -50,7 +50,6 @@ MAX_ITEMS = 65_536
 MAX_LEASES = 256
 """Live leases of one session."""
 MAX_LEASES_PER_COMMIT = 256
-MAX_STAGED_PER_COMMIT = 64
 MAX_STAGED_BYTES = 64 << 30
 """Staged bytes of one session that no commit has taken yet."""
 MAX_DIGESTS_PER_BEAT = 16_384
@@ -383,17 +382,17 @@ class StagedFile(Message, frozen=True):
 
 
 class CommitRequest(Message, frozen=True):
-    """POST /v1/leases/{id}/commit; the artifacts may hold items of several leases."""
+    """POST /v1/leases/{id}/commit; the artifact may hold items of several leases."""
 
     leases: Annotated[tuple[LeaseToken, ...], at_most(MAX_LEASES_PER_COMMIT)]
-    staged: Annotated[tuple[StagedFile, ...], at_most(MAX_STAGED_PER_COMMIT)]
+    staged: StagedFile
 
 
 class Committed(Message, frozen=True):
-    """The generation after the commit, and its artifacts in the order in which they were staged."""
+    """The generation after the commit, and its artifact."""
 
     generation: Natural
-    artifacts: tuple[ArtifactRef, ...]
+    artifact: ArtifactRef
 
 
 class ReleaseRequest(Message, frozen=True):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,34 +48,33 @@ _ITEM = np.dtype("V32")
 def commit(
     core: Core,
     recipe: str,
-    staged: Sequence[StagedFile],
+    staged: StagedFile,
     *,
     owner_uid: int,
     allowed_items: AllowedItems | None = None,
     holder: str | None = None,
     hashed: Digest | None = None,
 ) -> Committed:
-    """Takes staged files into the store, all or none (NOTE [ Commit order ] in durable.py).
+    """Takes a staged file into the store (NOTE [ Commit order ] in durable.py).
 
     Args:
-        owner_uid: whose files they must be, and who owns the entries.
+        owner_uid: whose file it must be, and who owns the entry.
         allowed_items: which items the leases name; None allows all.
-        holder: the session that takes holds on the new artifacts.
-        hashed: of the one file, which the daemon itself has written: its digest.
+        holder: the session that takes a hold on the new artifact.
+        hashed: of a file that the daemon itself has written: its digest.
 
     Raises:
         StagedFileRefused, TooLarge, UnknownRecipe, Declined, StoreError: nothing was committed.
     """
-    with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
-        of = recipe, owner_uid, allowed_items, hashed
-        files = [stack.enter_context(_checked(core, one, *of)) for one in staged]
-        if len({file.header.edition for file in files}) > 1:
-            raise errors.StagedFileRefused("the files of one commit must be of one edition")
+    with (
+        no_space_declined(core),
+        io_told("a commit failed"),
+        _checked(core, staged, recipe, owner_uid, allowed_items, hashed) as file,
+    ):
         sharing: dict[int, bool] = {}
-        _replaced(core, recipe, files, sharing)  # the lock is not held while thousands of headers are read
+        _replaced(core, recipe, file, sharing)  # the lock is not held while thousands of headers are read
         with core.writer:
-            generation, answered = _commit(core, recipe, files, owner_uid, holder, sharing)
-        return Committed(generation, tuple(_ref(file) for file in answered))
+            return Committed(_commit(core, recipe, file, owner_uid, holder, sharing), _ref(file))
 
 
 @contextlib.contextmanager
@@ -122,15 +121,9 @@ def _check_items(name: str, header: Header, recipe: str, allowed_items: AllowedI
 
 
 def _commit(
-    core: Core,
-    recipe: str,
-    files: Sequence[Taken],
-    owner_uid: int,
-    holder: str | None,
-    sharing: dict[int, bool],
-) -> tuple[int, list[Taken]]:
-    digests = {bytes.fromhex(file.digest) for file in files}
-    keys = {bytes.fromhex(file.header.key) for file in files}
+    core: Core, recipe: str, file: Taken, owner_uid: int, holder: str | None, sharing: dict[int, bool]
+) -> int:
+    digest, key = bytes.fromhex(file.digest), bytes.fromhex(file.header.key)
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         if row is None:
@@ -138,55 +131,46 @@ def _commit(
                 f"recipe {scopes.digest(recipe)} is not registered; resolve with register first",
                 recipe=scopes.digest(recipe),
             )
-        known = queries.doomable_in(conn, artifacts.c.digest, digests)
-        rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
+        known = queries.doomable_in(conn, artifacts.c.digest, [digest])
+        of_key = queries.doomable_in(conn, artifacts.c.key, [key], artifacts.c.recipe_id == row.id)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
-    there = {r.digest.hex() for r in known}
-    of_key: dict[str, Taken] = {}
-    for file in files:
-        if file.digest not in there:
-            of_key.setdefault(file.header.key, file)
-    new = list(of_key.values())
-    older = [r for r in rows_of_keys if r.key.hex() in of_key]
-    replaced = _replaced(core, recipe, files, sharing)
-    pinned = {r.key for r in older if r.is_pinned} | (keys if any(r.is_pinned for r in replaced) else set())
-    older += [r for r in replaced if r not in older]
-    now = core.clock()
-    rows = [row_values(file.header, file.digest, file.size_bytes) for file in new]
-    for values in rows:
+    replaced = _replaced(core, recipe, file, sharing)
+    values = None
+    older = replaced
+    if not known:
+        older = [*of_key, *(r for r in replaced if r not in of_key)]
+        now = core.clock()
+        values = row_values(file.header, file.digest, file.size_bytes)
         values |= {"recipe_id": row.id, "owner": owner_uid, "created_at": now, "used_at": now}
-        values["is_pinned"] = values["key"] in pinned
-    placed = [*new, *(file for file in files if file.digest in there)]  # whose file may have been lost
-    generation = _place_and_insert(core, row, placed, rows, older, digests)
+        values["is_pinned"] = any(r.is_pinned for r in older)
+    generation = _place_and_insert(core, row, file, values, older)
     eviction.finish(core, older)
-    renamed = {file.name for file in placed if not file.is_copy}
-    for file in files:
-        if file.name not in renamed:
-            try:
-                core.staged_area.unlink(file.name)
-            except OSError as error:  # the commit is done
-                log.error("cannot unlink the staged file %s: %s; it goes with its session", file.name, error)
-    held = [(r.digest, r.disk_bytes, r.is_pinned) for r in known if r not in older]
-    held += [(values["digest"], values["disk_bytes"], values["is_pinned"]) for values in rows]
+    if file.is_copy:
+        try:
+            core.staged_area.unlink(file.name)
+        except OSError as error:  # the commit is done
+            log.error("cannot unlink the staged file %s: %s; it goes with its session", file.name, error)
+    held = [(r.digest, r.disk_bytes, r.is_pinned) for r in known]
     with core.memory:
-        for values in rows:
+        if values is not None:
+            held = [(digest, values["disk_bytes"], values["is_pinned"])]
             eviction.account_new(core, values)
         core.counters.commits += 1
         if holder is not None:
             core.holds.take(holder, held, core.monotonic())
-    return generation, [of_key.get(file.header.key, file) for file in files]
+    return generation
 
 
-def _replaced(core: Core, recipe: str, files: Sequence[Taken], sharing: dict[int, bool]) -> list[Doomable]:
-    """The artifacts of lower editions that share an item with these files; Declined where one of a higher
+def _replaced(core: Core, recipe: str, file: Taken, sharing: dict[int, bool]) -> list[Doomable]:
+    """The artifacts of lower editions that share an item with this file; Declined where one of a higher
     edition does. `sharing` keeps, by row id, which do: a header is read once."""
-    edition = files[0].header.edition if files else 0
+    edition = file.header.edition
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         is_other = sa.or_(artifacts.c.edition < edition, artifacts.c.edition > edition)  # by the index
         others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id] if row else [], is_other)
-    items = {item for file in files for item in as_items(file.header).tolist()} if others else set()
+    items = set(as_items(file.header).tolist()) if others else set()
     for other in others:
         if other.id not in sharing:
             sharing[other.id] = not items.isdisjoint(items_of(core, other).tolist())
@@ -211,9 +195,9 @@ def items_of(core: Core, row: Doomable) -> Items:
         return as_items()
 
 
-def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
+def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Taken) -> None:
     """Refuses what would make clients refuse the answer to a look-up."""
-    if not any(file.header.observed for file in new):
+    if not new.header.observed:
         return
     size = queries.observed_bytes(conn, recipe.id)
     if size > MAX_OBSERVED_BYTES:
@@ -226,31 +210,26 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
 def _place_and_insert(
     core: Core,
     recipe: queries.RecipeRow,
-    files: Sequence[Taken],
-    rows: Sequence[dict[str, Any]],
+    file: Taken,
+    values: dict[str, Any] | None,
     older: Sequence[Doomable],
-    known: Collection[bytes],
 ) -> int:
-    """Places all files, of which the first ones are new and have these rows."""
-    placed: list[str] = []
+    """Places a file, whose earlier one may have been lost, and inserts its row if it is new."""
     try:
-        for file in files:
-            staging.still_the_same(file)
-            placed.append(file.digest)
-            durable.place(file.path, core.layout.object_path(file.digest))
+        staging.still_the_same(file)
+        durable.place(file.path, core.layout.object_path(file.digest))
         with core.index.write() as conn:
             if older:
                 queries.delete(conn, older)
-            if rows:
-                generation = queries.raise_generation(conn, recipe.id, is_removal=False)
+            if values is None:
+                generation = queries.generation_of(conn, bytes.fromhex(file.digest))
             else:
-                generation = queries.newest_generation(conn, known)
-            for file, values in zip(files, rows, strict=False):
+                generation = queries.raise_generation(conn, recipe.id, is_removal=False)
                 queries.add_artifacts(conn, [({**values, "generation": generation}, file.header.producer)])
-            _check_observed(conn, recipe, files)
+            _check_observed(conn, recipe, file)
         return generation
     except BaseException:
-        eviction.unlink_if_absent(core, placed)
+        eviction.unlink_if_absent(core, file.digest)
         raise
 
 

@@ -239,7 +239,7 @@ class Merger:
                 }
                 queries.add_artifacts(conn, [(values, producer)])
         except BaseException:
-            eviction.unlink_if_absent(core, [digest.hex()])
+            eviction.unlink_if_absent(core, digest.hex())
             raise
         with core.memory:
             core.counters.merges += 1

@@ -123,17 +123,15 @@ def unlink_object(core: Core, digest: str) -> bool:
     return True
 
 
-def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
-    """Takes back files that were placed for a transaction that failed."""
+def unlink_if_absent(core: Core, digest: str) -> None:
+    """Takes back a file that was placed for a transaction that failed."""
     try:
-        rows = rows_of(core, artifacts.c.digest, [bytes.fromhex(digest) for digest in digests])
+        is_there = rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
     except errors.StoreError:
-        log.exception("cannot tell whether a commit happened; its files stay until the next start")
+        log.exception("cannot tell whether a commit happened; its file stays until the next start")
         return
-    there = {row.digest.hex() for row in rows}
-    for digest in digests:
-        if digest not in there:
-            unlink_object(core, digest)
+    if not is_there:
+        unlink_object(core, digest)
 
 
 def finish_doomed(core: Core) -> None:

@@ -113,10 +113,10 @@ def raise_generation(conn: sa.Connection, recipe_id: int, *, is_removal: bool) -
     return int(conn.execute(statement.returning(recipes.c.generation)).scalar_one())
 
 
-def newest_generation(conn: sa.Connection, digests: Iterable[bytes]) -> int:
-    """The generation with which the last of a commit's artifacts came; 0 where none is there."""
-    newest = sa.func.max(artifacts.c.generation)
-    return conn.execute(sa.select(newest).where(artifacts.c.digest.in_(digests))).scalar_one() or 0
+def generation_of(conn: sa.Connection, digest: bytes) -> int:
+    """The generation with which an artifact came; 0 where it is not there."""
+    found = sa.select(artifacts.c.generation).where(artifacts.c.digest == digest)
+    return conn.execute(found).scalar() or 0
 
 
 # Artifacts

@@ -212,7 +212,7 @@ class Tier:
                 if self._outage.is_on:  # another download failed while this one waited
                     raise CouldNotTell(self._outage.last_failure)
                 digest = await self._download(row, name)
-                staged = [StagedFile(name, row.size_bytes)]
+                staged = StagedFile(name, row.size_bytes)
                 done = await daemon.slow(
                     daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid, hashed=digest
                 )

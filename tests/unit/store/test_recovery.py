@@ -63,7 +63,7 @@ def test_a_file_of_another_digest_is_not_taken_for_its_row(root, open_store, dig
 
 def test_of_two_files_of_one_key_one_is_indexed(root, open_store):
     store = open_store()
-    older = put(store, 1, seed=7).artifacts[0]
+    older = put(store, 1, seed=7).artifact
     kept = stores.content(store, older.digest)
     put(store, 1, seed=8)
     store.close()
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_marked_is_not_shared(store, monkeypatch):
     unmarked(monkeypatch, errno.ENOTSUP)
     with pytest.raises(errors.StoreError):
         put(store, "a", scope=".1001")
-    assert put(store, "a").artifacts
+    assert put(store, "a").artifact
 
 
 def test_a_file_whose_mark_is_damaged_is_not_shared(root, open_store):

@@ -32,7 +32,7 @@ def ready(store: Store) -> Iterator[Store]:
 
 def refused(store: Store, staged: StagedFile, why: str, owner_uid: int = ME) -> None:
     with pytest.raises(errors.StagedFileRefused, match=why):
-        store.commit(RECIPE, [staged], owner_uid=owner_uid)
+        store.commit(RECIPE, staged, owner_uid=owner_uid)
 
 
 ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -110,7 +110,7 @@ def test_a_staged_name_replaced_after_hashing_is_refused(ready, how):
         return np.ones(len(items), bool)
 
     with pytest.raises(errors.StagedFileRefused, match="changed during the commit"):
-        ready.commit(RECIPE, [staged], owner_uid=ME, allowed_items=meddle)
+        ready.commit(RECIPE, staged, owner_uid=ME, allowed_items=meddle)
 
 
 def test_a_commit_needs_no_second_room_on_a_full_disk(store, monkeypatch):
@@ -119,7 +119,7 @@ def test_a_commit_needs_no_second_room_on_a_full_disk(store, monkeypatch):
     monkeypatch.setattr(store.disk, "free_bytes", lambda: 0)
     with pytest.raises(errors.Declined, match="the disk has 0 B free"), store.upload("s.new", 1):
         pass
-    assert store.commit(RECIPE, [staged], owner_uid=ME).artifacts
+    assert store.commit(RECIPE, staged, owner_uid=ME).artifact
 
 
 @pytest.mark.root
@@ -130,11 +130,11 @@ def test_another_users_file_is_copied_and_the_copy_counts(store):
     path = Path(store.staging) / staged.name
     os.chown(path, 1001, 1002)
     with open(path, "r+b") as still_open:
-        done = store.commit(RECIPE, [staged], owner_uid=1001)
+        done = store.commit(RECIPE, staged, owner_uid=1001)
         still_open.seek(0)
         still_open.write(b"overwritten afterwards")
     assert stores.items_of(store) == [item(1)]
-    digest = done.artifacts[0].digest
+    digest = done.artifact.digest
     status = os.stat(Path(store.objects) / digest[:2] / digest)
     assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (0, 1002, 0o440)
     assert os.getxattr(Path(store.objects) / digest[:2] / digest, staging.OWNER_XATTR) == b"1001"
@@ -153,7 +153,7 @@ def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store):
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     inode = os.stat(Path(store.staging) / staged.name).st_ino
-    digest = store.commit(RECIPE, [staged], owner_uid=ME).artifacts[0].digest
+    digest = store.commit(RECIPE, staged, owner_uid=ME).artifact.digest
     status = os.stat(Path(store.objects) / digest[:2] / digest)
     assert (status.st_ino, status.st_mode & 0o7777, status.st_nlink) == (inode, 0o440, 1)
 
@@ -163,4 +163,4 @@ def test_a_disk_that_cannot_tell_does_not_blame_the_file(ready, fault, monkeypat
     staged = stage(ready, [1])
     failing(monkeypatch, os, "open", OSError(fault, os.strerror(fault)), staged.name.__eq__)
     with pytest.raises(errors.StoreError, match=os.strerror(fault)):
-        ready.commit(RECIPE, [staged], owner_uid=ME)
+        ready.commit(RECIPE, staged, owner_uid=ME)

@@ -20,7 +20,7 @@ def answered(store: Store) -> list[tuple[int, int]]:
 
 
 def only(store: Store, *names: object, edition: int = 0, holder: str | None = None) -> ArtifactRef:
-    return put(store, *names, edition=edition, holder=holder).artifacts[0]
+    return put(store, *names, edition=edition, holder=holder).artifact
 
 
 def test_a_merge_stays_within_an_edition(store):
@@ -58,17 +58,8 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(store, monkeypatch)
         error = OSError(errno.EMFILE, "Too many open files")
         failing(patch, builtins, "open", error, lambda path: path.endswith(old.digest))
         with pytest.raises(errors.StoreError):
-            store.commit(RECIPE, [staged], owner_uid=os.getuid())
+            store.commit(RECIPE, staged, owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == (old,)
-    store.sweep_staging("s".__ne__)
-
-
-def test_files_of_one_commit_are_of_one_edition(store):
-    new = only(store, "a", edition=1)
-    both = [stage(store, "a"), stage(store, "b", edition=1)]
-    with pytest.raises(errors.StagedFileRefused, match="one edition"):
-        store.commit(RECIPE, both, owner_uid=os.getuid())
-    assert store.resolve(RECIPE).artifacts == (new,)
     store.sweep_staging("s".__ne__)
 
 

@@ -29,7 +29,7 @@ def test_the_least_recently_used_goes(small, clock):
     refs = []
     for name in range(3):
         clock.now += 1
-        refs.append(put(small, name).artifacts[0])
+        refs.append(put(small, name).artifact)
     clock.now += 1
     stores.hold(small, "job", refs[0].digest)
     small.release("job")
@@ -44,7 +44,7 @@ def test_the_least_recently_used_goes(small, clock):
 def test_a_write_is_declined_when_everything_is_held_or_pinned(small):
     put(small, 0, holder="job")
     put(small, 1, holder="job")
-    small.set_pin(put(small, 2).artifacts[0].key, True)
+    small.set_pin(put(small, 2).artifact.key, True)
     assert small.refusal(BLOCK)
     with pytest.raises(errors.Declined, match="in use by jobs, pinned"):
         put(small, 3)
@@ -71,7 +71,7 @@ def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path, clock):
 
 
 def test_a_hold_nobody_touched_for_long_is_weak(small, clock):
-    refs = [put(small, name, holder="job").artifacts[0] for name in range(3)]
+    refs = [put(small, name, holder="job").artifact for name in range(3)]
     clock.now += 99
     small.touch("job", [refs[1].digest, refs[2].digest])
     assert small.refusal(BLOCK)
@@ -155,7 +155,7 @@ def test_a_refusal_names_the_setting_that_limits():
 
 
 def test_recency_is_written_behind(store, clock):
-    ref = put(store, 1, holder="job").artifacts[0]
+    ref = put(store, 1, holder="job").artifact
     clock.now += 10
     store.touch("job", [ref.digest])
     assert store.entry(ref.key).used_at == clock.now - 10
@@ -168,7 +168,7 @@ def test_recency_is_written_behind(store, clock):
 
 def test_what_was_used_last_is_written_at_the_end(open_store, clock):
     store = open_store()
-    ref = put(store, 1).artifacts[0]
+    ref = put(store, 1).artifact
     clock.now += 1
     stores.hold(store, "job", ref.digest)
     store.close()

@@ -47,9 +47,7 @@ def test_a_plan_is_bounded():
 
 
 def test_a_merge_keeps_items_rows_costs_and_samples(store):
-    refs = [
-        put(store, name, (name, 2), cost_s=name, size_bytes=50 + name).artifacts[0] for name in range(FANOUT)
-    ]
+    refs = [put(store, name, (name, 2), cost_s=name, size_bytes=50 + name).artifact for name in range(FANOUT)]
     before = {}
     for ref in refs:
         opened = artifact.open(Path(store.objects) / ref.digest[:2] / ref.digest)
@@ -95,7 +93,7 @@ def test_a_look_up_during_a_merge_waits_for_nothing(store, monkeypatch):
 
 
 def test_what_a_job_holds_is_not_merged(store, clock):
-    refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
+    refs = [put(store, name).artifact for name in range(FANOUT)]
     stores.hold(store, "job", refs[0].digest)
     merge_all(store)
     assert {ref.digest for ref in store.resolve(RECIPE).artifacts} == {ref.digest for ref in refs}
@@ -112,7 +110,7 @@ def test_only_equals_merge(store):
         put(store, name)
         put(store, name, recipe=OTHER_RECIPE)
         put(store, ("observed", name), observed=seen)
-        store.set_pin(put(store, ("pinned", name)).artifacts[0].key, True)
+        store.set_pin(put(store, ("pinned", name)).artifact.key, True)
     assert not store.merge_some()
     for name in range(4, 8):
         put(store, ("observed", name), observed=seen)
@@ -156,7 +154,7 @@ DAMAGE = {"cut": lambda raw: raw[:-8], "one bit": lambda raw: raw[:-1] + bytes([
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_part_is_removed_and_the_others_merge(store, damage):
-    refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
+    refs = [put(store, name).artifact for name in range(FANOUT + 1)]
     path = Path(store.objects) / refs[3].digest[:2] / refs[3].digest
     spoilt = DAMAGE[damage]
     if spoilt is None:
@@ -171,7 +169,7 @@ def test_a_damaged_part_is_removed_and_the_others_merge(store, damage):
 
 
 def test_an_unreadable_part_stops_no_other_merge(store, monkeypatch):
-    refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
+    refs = [put(store, name).artifact for name in range(FANOUT + 1)]
     path = str(Path(store.objects) / refs[3].digest[:2] / refs[3].digest)
     with monkeypatch.context() as patch:
         stores.failing(patch, os, "open", OSError(errno.EIO, "Input/output error", path), path.__eq__)
@@ -197,7 +195,7 @@ def test_a_merge_that_cannot_be_written_stops_no_other(store, clock, monkeypatch
 
 @pytest.mark.parametrize("change", ["hold", "pin", "purge"])
 def test_a_merge_whose_parts_change_meanwhile_is_dropped(store, monkeypatch, change):
-    refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
+    refs = [put(store, name).artifact for name in range(FANOUT)]
     join = artifact.merge
 
     def change_meanwhile(*given: Any, **kinds: Any) -> Any:

@@ -53,7 +53,7 @@ def test_a_partial_look_up_tells_all_inputs_that_it_names(store):
 
 
 def test_chunks_go_with_their_recipe(store, clock):
-    key = put(store, 1, observed=masks(CHUNK_INPUTS)).artifacts[0].key
+    key = put(store, 1, observed=masks(CHUNK_INPUTS)).artifact.key
     put(store, 2, observed=masks(CHUNK_INPUTS), recipe=OTHER_RECIPE)
     before = kept_bytes(store)
     store.purge(Filter(keys=[key]))

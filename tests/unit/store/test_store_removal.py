@@ -14,10 +14,10 @@ from support.stores import RECIPE, evict_to_fit, item, put
 
 
 def test_replaced_bytes_come_back_when_they_are_committed_again(store):
-    old = put(store, 1, seed=0, holder="job").artifacts[0]
+    old = put(store, 1, seed=0, holder="job").artifact
     put(store, 1, seed=1)
     assert store.to_let_go("job") == [old.digest]
-    assert put(store, 1, seed=0).artifacts[0].digest == old.digest
+    assert put(store, 1, seed=0).artifact.digest == old.digest
     assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [old.digest]
     assert stores.digests_on_disk(store) == {old.digest}
     assert store.stats().entries == 1
@@ -41,7 +41,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 @pytest.mark.parametrize("by", ["housekeeping", "a start"])
 def test_a_file_that_would_not_go_is_tried_again(open_store, stuck, by):
     store = open_store()
-    ref = put(store, 1).artifacts[0]
+    ref = put(store, 1).artifact
     store.purge(Filter())
     store.maintain()
     assert stores.digests_on_disk(store) == {ref.digest}
@@ -54,7 +54,7 @@ def test_a_file_that_would_not_go_is_tried_again(open_store, stuck, by):
 
 
 def test_a_file_with_a_row_is_never_unlinked(store):
-    ref = put(store, 1).artifacts[0]
+    ref = put(store, 1).artifact
     with store.index.write() as conn:
         queries.doom(conn, [bytes.fromhex(ref.digest)])
     store.maintain()
@@ -67,7 +67,7 @@ def test_what_is_wanted_since_it_was_chosen_stays(store, clock, monkeypatch, how
     refs = []
     for name in range(2):
         clock.now += 1
-        refs.append(put(store, name).artifacts[0])
+        refs.append(put(store, name).artifact)
     choose = eviction.idle_of
 
     def want_meanwhile(*given: Any) -> list[queries.Doomable]:
@@ -97,7 +97,7 @@ def test_a_purge_that_frees_bytes_goes_in_batches(store, clock, monkeypatch):
     refs = []
     for name in range(7):
         clock.now += 1
-        refs.append(put(store, name).artifacts[0])
+        refs.append(put(store, name).artifact)
     store.holds.take("job", [(bytes.fromhex(refs[1].digest), stores.BLOCK, False)], clock())
     for is_dry in (True, False):
         found = store.purge(Filter(), free_bytes=4 * stores.BLOCK, dry_run=is_dry)
@@ -107,7 +107,7 @@ def test_a_purge_that_frees_bytes_goes_in_batches(store, clock, monkeypatch):
 
 @pytest.mark.parametrize("how", ["evict", "purge"])
 def test_a_hold_on_what_is_being_removed_is_called_back(store, how, monkeypatch):
-    ref = put(store, 0).artifacts[0]
+    ref = put(store, 0).artifact
     delete = queries.delete
 
     def hold_meanwhile(conn: sa.Connection, rows: list[queries.Doomable]) -> None:
@@ -127,7 +127,7 @@ def test_a_hold_on_what_is_being_removed_is_called_back(store, how, monkeypatch)
 
 
 def test_an_artifact_removed_before_its_hold_is_not_answered(store, monkeypatch):
-    refs = [put(store, name).artifacts[0] for name in range(2)]
+    refs = [put(store, name).artifact for name in range(2)]
     look = queries.of_recipe
 
     def purge_meanwhile(*given: Any) -> Any:

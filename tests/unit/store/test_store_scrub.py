@@ -35,14 +35,14 @@ def test_a_verification_reads_at_a_bounded_rate(store, monkeypatch):
 
 
 def test_a_lost_file_is_a_bad_one(store):
-    ref = put(store, 1).artifacts[0]
+    ref = put(store, 1).artifact
     (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
     assert store.verify().bad == (ref.key,)
     assert store.stats().entries == 0
 
 
 def test_a_read_error_is_told_and_the_artifact_stays(store, monkeypatch):
-    ref = put(store, 1).artifacts[0]
+    ref = put(store, 1).artifact
     monkeypatch.setattr(staging, "hash_file", mock.Mock(side_effect=OSError(5, "Input/output error")))
     found = store.verify()
     assert (found.bad, found.unreadable) == ((), (ref.key,))
@@ -53,7 +53,7 @@ def test_a_read_error_is_told_and_the_artifact_stays(store, monkeypatch):
 
 def test_the_scrub_resumes_and_rests_between_rounds(open_store, clock):
     store = open_store()
-    sizes = [put(store, name).artifacts[0].size_bytes for name in range(4)]
+    sizes = [put(store, name).artifact.size_bytes for name in range(4)]
     assert store.scrub_one() == sizes[0]
     store.close()
     again = open_store()
@@ -66,7 +66,7 @@ def test_the_scrub_resumes_and_rests_between_rounds(open_store, clock):
 
 
 def test_a_scrub_round_from_the_future_blocks_no_other(store, clock):
-    [ref] = put(store, 1).artifacts
+    ref = put(store, 1).artifact
     clock.now += 10 * 365 * 86_400
     assert [store.scrub_one(), store.scrub_one()] == [ref.size_bytes, 0]
     clock.now -= 10 * 365 * 86_400
