@@ -23,7 +23,19 @@ from support.serving import Serving
 pytestmark = [pytest.mark.root, needs("strace"), pytest.mark.timeout(1800)]  # one cut short spoils the next
 
 CALLS = ["openat", "writev", "sendto", "recvfrom"]
-MORE_CALLS = ["mkdir", "fchmod", "pread64", "newfstatat", "getpid", "poll", "ioctl", "fcntl", "mmap", "close"]
+MORE_CALLS = [
+    "mkdir",
+    "fchmod",
+    "linkat",
+    "pread64",
+    "newfstatat",
+    "getpid",
+    "poll",
+    "ioctl",
+    "fcntl",
+    "mmap",
+    "close",
+]
 """All that the committing thread calls, with those above."""
 HALF, ALL = 6, 12
 SALTS = itertools.count(1)

@@ -1,7 +1,6 @@
 """Data sets whose items expand: shared as any, the same positions in every process, none left out."""
 
 import errno
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -75,7 +74,8 @@ def test_expanded_positions_survive_a_lost_artifact(jobs):
 
 def test_expanded_samples_that_cannot_be_kept_are_reported(monkeypatch):
     monkeypatch.setenv("PREPCACHE", "off")
-    monkeypatch.setattr(tempfile, "mkstemp", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left"))
+    monkeypatch.setattr("prepcache.fill.pending.nameless", full)
     with pytest.raises(OSError, match="TMPDIR") as told:
         CachedDataset([1, 2], lambda item: [item, item], expand=True, code=None, version="1", progress=False)
     assert told.value.errno == errno.ENOSPC
