@@ -63,7 +63,7 @@ def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs, how):
     with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay) as fake:
         url = f"unix://{folder}/relay.sock"
         script = jobs.write(STREAM if how == "stream" else STEPS)
-        one = jobs.begin(script, json.dumps(items), 0.0, how, PREPCACHE_URL=url)
+        one = jobs.begin(script, json.dumps(items), 0.0, how, PREPCACHE_URL=url, BUDGET_S="5")
         facts = one.facts()
         assert one.process.wait(60) == 0
         assert any(request.path.endswith("/commit") for request in fake.requests)
