@@ -24,18 +24,8 @@ pytestmark = [pytest.mark.root, needs("strace"), pytest.mark.timeout(1800)]  # o
 
 CALLS = ["openat", "writev", "sendto", "recvfrom"]
 MORE_CALLS = [
-    "mkdir",
-    "fchmod",
-    "linkat",
-    "pread64",
-    "newfstatat",
-    "getpid",
-    "poll",
-    "ioctl",
-    "fcntl",
-    "mmap",
-    "close",
-]
+    "mkdir", "fchmod", "linkat", "pread64", "newfstatat", "getpid", "poll", "ioctl", "fcntl", "mmap", "close"
+]  # fmt: skip
 """All that the committing thread calls, with those above."""
 HALF, ALL = 6, 12
 SALTS = itertools.count(1)
