@@ -88,10 +88,11 @@ def stage(fd: int, path: Path) -> bool:
         OSError: there is no room for a copy.
     """
     try:
-        os.fchmod(fd, 0o640)
-        # With a folder's descriptor, or Python would link what is in /proc and not the file.
-        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)
-        return True
+        if os.fstat(fd).st_nlink == 0:  # else a daemon that has not answered may still take it
+            os.fchmod(fd, 0o640)
+            # With a folder's descriptor, or Python would link what is in /proc and not the file.
+            os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd)
+            return True
     except OSError:  # it is of another filesystem, or had a name before
         pass
     try:
