@@ -63,6 +63,10 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(fault, s3, tmp_path, monkey
             assert asked(second.job(), names) == (0, 3)
 
 
+def test_a_link_of_half_a_mebibyte_a_second_is_no_outage():
+    assert bucket.PIECE_BYTES <= bucket.STALL_S * (512 << 10), "a piece that takes longer counts as no answer"
+
+
 @pytest.mark.nightly(daily=WRITING[-1:])
 @pytest.mark.parametrize("fault", WRITING)
 def test_a_bucket_that_fails_at_writing_loses_nothing(fault, s3, tmp_path):

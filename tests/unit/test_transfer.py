@@ -86,7 +86,7 @@ def test_a_file_gets_a_name_in_the_staging_folder(root, tmp_path, how):
     assert path.read_bytes() == DATA and stat.S_IMODE(path.stat().st_mode) == 0o640
     assert path.stat().st_nlink == 1
     again = path.with_name("session-1.again")
-    assert stage(fd, again) and again.read_bytes() == DATA, "a daemon that has not answered still has the name"
+    assert stage(fd, again) and again.read_bytes() == DATA, "a silent daemon still has the other name"
     assert path.stat().st_nlink == again.stat().st_nlink == 1, "which no daemon takes of a file with two"
     path.unlink()
     assert stage(fd, path) and path.read_bytes() == DATA, "as it is offered once more"

@@ -29,7 +29,7 @@ CONNECT_S = 2.0
 STALL_S = 2.0
 """Longest wait for an answer to a small request, or for the next piece of a large one; a job waits for it."""
 WRITE_S = 30.0  # longest wait for a small write, for which no job waits
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 1 << 20  # each within STALL_S: a slow link is no outage
 UPLOAD_RATE = 256 << 10  # bytes a second: an upload that is slower is given up
 
 LOST_S, LOST_SPAN_S = 5.0, 3600.0
