@@ -47,6 +47,9 @@ class Heartbeat:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._telling = threading.Lock()
+        self._looks: dict[threading.Event, int] = {}
+        self.tells = 0
+        """How often drops were told."""
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._is_back = threading.Event()
@@ -156,6 +159,28 @@ class Heartbeat:
             self.held |= digests
             self.dropped -= digests
 
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """From a question, whose answer holds all that it names, until what is useless is dropped."""
+        over = threading.Event()
+        self._looks[over] = threading.get_ident()
+        try:
+            yield
+        finally:
+            del self._looks[over]
+            over.set()
+
+    def await_looks(self, wait_s: float) -> None:
+        """Waits until no thread looks, or tells what it has dropped; two do not wait for each other."""
+        looks, until = list(self._looks.items()), time.monotonic() + wait_s
+        for over, thread in looks:
+            if thread == threading.get_ident():
+                over.set()
+        for over, _ in looks:
+            over.wait(max(0.0, until - time.monotonic()))
+        if self._telling.acquire(timeout=max(0.0, until - time.monotonic())):
+            self._telling.release()
+
     def tell(self, session: Session, header: str, limit_s: float = waits.BEAT_LIMIT_S) -> set[str]:
         """One beat, after one of another thread; the digests that have to be let go."""
         if not self._telling.acquire(timeout=limit_s):
@@ -182,6 +207,7 @@ class Heartbeat:
                 self.dropped.update(set(dropped) - self.held)
             raise
         finally:
+            self.tells += bool(dropped)
             self._telling.release()
         with self._lock:
             self._used.difference_update(used)

@@ -152,7 +152,7 @@ class Session:
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
             more: as in `LeaseRequest`, as the others.
         """
-        wait_s, run = min(wait_s, wire.MAX_WAIT_S), bytes(items)
+        wait_s, run, tells = min(wait_s, wire.MAX_WAIT_S), bytes(items), self.heartbeat.tells
 
         def ask(limit_s: float, session: str) -> Any:
             with self.heartbeat.asking() as (lease, lost):
@@ -164,7 +164,7 @@ class Session:
                 )
 
         answer: wire.LeaseAnswer = self.run(ask, wait_s=wait_s, acts=True)
-        if answer.is_declined and self._tells_drops():
+        if answer.is_declined and self._makes_way(tells):
             answer = self.run(ask, wait_s=wait_s, acts=True)
         if lie := answer.lie(len(run) // 32, want):
             raise self._give_up(f"the daemon's answer is invalid: {lie}")
@@ -192,12 +192,12 @@ class Session:
             Declined, LeaseLapsed, StagedFileRefused: it was not stored.
             UnknownSession: the daemon had forgotten us and our leases; ask for new ones.
         """
-        header = self.open()
+        header, tells = self.open(), self.heartbeat.tells
         try:
             try:
                 committed = self._commit(header, leases, fd, limit_s)
             except Declined:
-                if not self._tells_drops():
+                if not self._makes_way(tells):
                     raise
                 committed = self._commit(header, leases, fd, limit_s)
         except UnknownSession:
@@ -284,16 +284,18 @@ class Session:
         info: inspection.Info = self.run(self._call("GET", "/v1/info", inspection.Info))
         return info.limits
 
-    def _tells_drops(self) -> bool:
-        """After a refusal for lack of room: tells at once which holds were dropped; whether any were."""
-        header = self.header
-        if header is None or not self.heartbeat.dropped:
-            return False
+    def _makes_way(self, tells: int) -> bool:
+        """After a refusal for lack of room: tells at once which holds were dropped; whether any were since
+        `tells` was so. What another thread is about to drop is waited for."""
+        budget, began = self._budget_here(), time.monotonic()
+        self.heartbeat.await_looks(min(waits.DROPS_S, budget.remaining_s))
+        budget.charge(time.monotonic() - began - waits.FREE_S)
         try:
-            self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
+            if (header := self.header) is not None and self.heartbeat.dropped:
+                self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
         except PrepcacheError:
             return False
-        return True
+        return self.heartbeat.tells != tells
 
     def listen(self, one: Any) -> None:
         """Has `one.on_removed(digests)` called when maps must be let go, `one.on_beat()` after each beat,

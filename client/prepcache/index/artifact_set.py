@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -145,37 +144,45 @@ class ArtifactSet(RecipeIndex):
 
     def look_from(self, generation: int) -> bool | None:
         """Takes in what is newer; whether anything missing was found, None where no daemon could be asked."""
-        try:
-            resolved: wire.Resolved = self.session.resolve(
-                self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
-            )
-        except PrepcacheError as error:
-            self._refused, self.is_known = error, False
-            self.reason = error.message
-            if isinstance(error, Declined):
-                self.reason = f"{error.message}: free some, or lower its --min-free (PREPCACHED_MIN_FREE)"
-            return None
-        self._refused, self.is_known = None, True
-        try:
-            return self.absorb(resolved)
-        except DaemonUnreachable as error:
-            self.reason = error.message
-            return None
+        with self.session.heartbeat.looking():
+            try:
+                resolved: wire.Resolved = self.session.resolve(
+                    self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
+                )
+            except PrepcacheError as error:
+                self._refused, self.is_known = error, False
+                self.reason = error.message
+                if isinstance(error, Declined):
+                    self.reason = f"{error.message}: free some, or lower its --min-free (PREPCACHED_MIN_FREE)"
+                return None
+            self._refused, self.is_known = None, True
+            try:
+                return self.absorb(resolved)
+            except DaemonUnreachable as error:
+                self.reason = error.message
+                return None
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
         """As the session's, with what it is told to look at taken in. Registers the recipe, where that failed
         at the last look."""
-        ask = functools.partial(self.session.lease, *given, why=self.why, cue=self.why_cue, **named)
         try:
-            answer: wire.LeaseAnswer = ask()
+            answer = self._lease(*given, **named)
         except UnknownRecipe:
             self.look()
             if self._refused is not None:
                 raise self._refused from None
-            answer = ask()
-        if answer.look_again is not None:
-            self.absorb(answer.look_again)
+            answer = self._lease(*given, **named)
         self.why = self.why_cue = ""
+        return answer
+
+    def _lease(self, *given: Any, wait_s: float, **named: Any) -> wire.LeaseAnswer:
+        # What polls for long is not waited for by a commit that is declined.
+        looking = self.session.heartbeat.looking
+        with contextlib.nullcontext() if wait_s else looking():
+            answer = self.session.lease(*given, **named, wait_s=wait_s, why=self.why, cue=self.why_cue)
+            if answer.look_again is not None:
+                with looking():
+                    self.absorb(answer.look_again)
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:
