@@ -388,7 +388,7 @@ def test_what_is_made_in_an_outage_is_bounded_and_stored(tmp_path, monkeypatch, 
 @pytest.mark.parametrize("is_own", [False, True], ids=["of others", "its own item"])
 def test_a_function_may_read_its_data_set_in_its_threads(client, monkeypatch, is_own):
     """Its call waits for them, so that they do not wait for it."""
-    monkeypatch.setattr(call, "PATIENCE_S", 0.01 if is_own else math.inf)
+    monkeypatch.setattr(on_access, "PATIENCE_S", 0.01 if is_own else math.inf)
     is_outer = threading.Event()
 
     def summed(item: int) -> Any:

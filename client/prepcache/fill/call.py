@@ -28,6 +28,7 @@ from prepcache.errors import SampleError
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.items import load, names_in
 from prepcache.keys.markers import Plain, Tree
+from prepcache.keys.observation.context import present
 from prepcache.keys.paths import Read, looks_like_path
 
 if TYPE_CHECKING:
@@ -255,6 +256,11 @@ class Job:
                 "the function reads from its own data set, which would wait forever: pass it what it needs "
                 "in config=, or let it read from another data set"
             )
+
+    @property
+    def is_called_for_here(self) -> bool:
+        """Whether this thread may work for a call that is under way."""
+        return self.observer is None or bool(present())
 
     @contextmanager
     def _watching(self, paths: list[str]) -> Iterator[Any]:

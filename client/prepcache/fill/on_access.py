@@ -5,7 +5,7 @@ Invariants:
     2. A sample is made while the share (share.py) says that its item is this job's: jobs and workers that
        read one cold data set call the function once for each item.
     3. One thread at a time leases; threads make different items at once, and wait for one that another
-       makes. A thread of executor= that a fill waits for makes its own, which is not kept.
+       makes. A thread that is waited for, or may be for `PATIENCE_S`, makes its own, which is not kept.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
        made is committed after `SOON_S`, or after an outage.
     5. Until it is in files it is in memory, at most half a batch of it, and is given from there. It is in
@@ -23,6 +23,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -48,6 +49,8 @@ POLL_S = 0.25
 """One long poll for what others are making."""
 SOON_S = 1.0
 """What was made is committed so soon: other jobs, and workers of this one, may wait for it."""
+PATIENCE_S = 5.0
+"""Longest wait of a thread for which the call that it waits for may be waiting."""
 LEASE_FROM_S = 2e-3
 """An item that costs less, and is asked for alone, is leased when it is committed: asking takes as long."""
 
@@ -108,6 +111,7 @@ class OnAccess:
         """
         if not self._pace.cost_s:
             self._share.suit_cache()
+        by, began = self._task.by, time.monotonic()
         found: dict[int, Any] = {}
         while left := self._unread(indices, found):
             todo: list[int] = []
@@ -126,7 +130,10 @@ class OnAccess:
             if not todo:
                 with self._is_made:
                     self._is_made.wait(POLL_S)
-            if not granted and self._task.by.is_awaited:  # they may wait for this thread
+            if todo:
+                began = time.monotonic()
+            is_late = time.monotonic() - began > PATIENCE_S
+            if not granted and (by.is_awaited or (is_late and by.job.is_called_for_here)):
                 found |= {index: copied(call(index)[0].samples[0]) for index in left}
         return found
 
