@@ -88,7 +88,15 @@ def test_a_log_that_holds_nothing_is_none(project, database):
     assert watched.changed() is None
 
 
-@pytest.mark.parametrize("attach", ["f\"ATTACH '{HERE}/a.db' AS a\"", "'attach ? as a', [f'{HERE}/a.db']"])
+@pytest.mark.parametrize(
+    "attach",
+    [
+        "f\"ATTACH '{HERE}/a.db' AS a\"",
+        "'attach ? as a', [f'{HERE}/a.db']",
+        "'attach (?) as a', [f'{HERE}/a.db']",
+        "' '.join(['ATTACH', 'DATABASE', repr(f'{HERE}/a.db'), 'AS', 'a'])",
+    ],
+)
 def test_a_sample_made_of_attached_databases_is_not_stored(project, database, attach):
     """Their files are opened in C, under names that no event tells."""
     lines = ["db = sqlite3.connect(':memory:')", f"db.execute({attach})", "db.close()"]

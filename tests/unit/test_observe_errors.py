@@ -66,7 +66,8 @@ def test_an_error_in_taking_in_what_was_noted_fails_closed(project, monkeypatch,
 
 def test_what_a_function_attaches_keeps_all_items_called_together_out(project):
     """Also items after the one that attached the database, by whose connection they read it."""
-    call = Observed(project, "def f(x): return 'attach ? as a', x")
+    source = "import sqlite3\ndef f(x): sqlite3.connect(':memory:').close(); return 'attach ? as a', x"
+    call = Observed(project, source)
     assert call.recipe.preprocess is not None
     job = Job(call.recipe.preprocess, {}, observer=call.observer)
     made = [part for parts in job.made(enumerate("abc")) for part in parts]

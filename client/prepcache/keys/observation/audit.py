@@ -133,6 +133,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
 
 def _note_database(name: str) -> None:
     """Notes a database, and the log beside it: what was committed may lie there alone."""
+    STATE.has_database = True
     if name.startswith("file:") and not os.path.exists(name):
         name = unquote(urlsplit(name).path)
     if os.path.exists(name):

@@ -57,8 +57,8 @@ _ASKING = frozenset(
      "get_class", "get_object", "get_method", "import_string"}
 )  # fmt: skip
 """Names of what asks whether something is there, and of what imports by text, also in libraries."""
-_ATTACH = re.compile(r"\battach\s+(database\b|['\"?:@$]|$)", re.IGNORECASE)
-"""SQL that attaches a database, whose file is opened in C."""
+_ATTACH = re.compile(r"\battach\b", re.IGNORECASE)
+"""May be SQL that attaches a database, whose file is opened in C."""
 _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
@@ -85,7 +85,7 @@ class JobCode:
                     source = read_source(path, path)
                     self._note_words(source.names, source.code)
         except UnkeyableError:  # one is gone, or is being written
-            self.asks = True
+            self.asks = self.attaches = True
         inner = getattr(function, "__func__", function)
         is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
         waiting: list[Any] = [function, *(inner.__globals__.values() if is_of_job else ())]
@@ -189,8 +189,6 @@ def _heard(frame: FrameType) -> None:
 def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractContextManager[None]:
     """Hears what a function asks for, and what it hands to libraries, while it is watched in this thread."""
     code.look(function)
-    if code.attaches:
-        watch.failure = "it attaches databases in SQL"
     if _MONITORING is not None:
         return _tool.on(code, watch)
     return _profiled_here(watch) if code.asks else contextlib.nullcontext()

@@ -145,6 +145,8 @@ class _State:
         """Those in progress, in all threads."""
         self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         """Threads that were started while a function was watched."""
+        self.has_database = False
+        """Whether a function that was watched has opened one: it may keep the connection."""
         self.lock = threading.Lock()
 
 

@@ -36,7 +36,7 @@ from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.observation import audit, calls, context, inputs
-from prepcache.keys.observation.context import WAL, Fact, Kind, Notice, Watch, info_of, is_file_of_job
+from prepcache.keys.observation.context import STATE, WAL, Fact, Kind, Notice, Watch, info_of, is_file_of_job
 from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input, Roots, Stamp, stamp_at
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import in_order
@@ -142,6 +142,8 @@ class Observer:
                 self._unseen.end(watch, before)
         finally:
             _used[self] = None
+            if STATE.has_database and self._code.attaches:
+                watch.failure = watch.failure or "it attaches databases in SQL"
             if watch.facts or watch.programs:
                 self._programs.update(dict.fromkeys(watch.programs))
                 try:
