@@ -41,6 +41,21 @@ def test_what_runs_is_keyed_after_an_edit_of_its_source(project, loaded, edited)
     assert project.digest(**FUNCTION) != before["function"]
 
 
+@pytest.mark.parametrize(
+    ("word", "text", "old", "new"),
+    [
+        ("__doc__", "def g(): 'one'", "one", "two"),
+        ("__subclasses__", "class g: pass\nclass h(g): K = 1", "K = 1", "K = 2"),
+    ],
+)
+def test_what_a_global_names_is_asked_for(project, word, text, old, new):
+    source = f"ASKED = {word!r}\n{text}\ndef f(x): return getattr(g, ASKED)"
+    project.write(prep=source)
+    before = project.digest(**FUNCTION)
+    project.write(prep=source.replace(old, new))
+    assert project.digest(**FUNCTION) != before
+
+
 def test_a_frozen_module_of_the_project_counts(monkeypatch):
     """As of a program that is one file. It has no source."""
     digests = []

@@ -167,6 +167,7 @@ EDITS = {
     "a constant": ("K = 1", "K = 2", False),
     "a function": ("return 1", "return 2", False),
     "a method": ("m(self): return 1", "m(self): return 2", False),
+    "another branch": ("class A", "if K:\n  def f(): return 2\nclass A", False),
     "a syntax error": ("def f()", "def f(", False),
 }
 
@@ -181,6 +182,16 @@ def test_whether_a_module_runs_as_its_file_says(project, edit):
     old, new, is_same = EDITS[edit]
     project.put("late.py", text.replace(old, new, 1))
     assert runs_as_written(str(path)) is is_same
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_what_a_file_fills_itself_is_as_written_if_it_is_older(project, monkeypatch, is_older):
+    """Of one that is younger than the process it is not told which text was loaded."""
+    path = project.put("late.py", "R = {}\ndef add(f): R[f.__name__] = f\n@add\ndef g(): pass\n")
+    project.load("late")
+    age = 10**10 if is_older else -(10**10)
+    monkeypatch.setattr("prepcache.keys.environment.started_ns", lambda: path.stat().st_ctime_ns + age)
+    assert runs_as_written(str(path)) is is_older
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from prepcache.forks import kept
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.names import SCALARS
 from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
-from prepcache.keys.files.stamps import Stamp, path_stamp
+from prepcache.keys.files.stamps import Stamp, path_stamp, racy_window_ns
 
 ENVIRONMENT_VERSION = 3
 """Rises when what counts of an environment changes; joins the recipe."""
@@ -323,19 +323,22 @@ def runs_as_written(path: str, *, is_library: bool = False) -> bool:
 
 def _is_as_written(module: ModuleType, path: str, is_library: bool) -> bool:
     """Whether a module holds what the text of its file says, as far as functions and literals show. What the
-    file's own code may fill is not told, and in a library neither are None and containers."""
+    file's own code may fill is not told, and in a library neither are None and containers. If the file may
+    have changed since this process began, all definitions of a name must match, and containers."""
     try:
         source = read_source(path, module.__name__)
     except UnkeyableError:
         return False
+    changed_ns = max(source.stamp[3:]) + racy_window_ns(source.stamp[0])
+    is_young = not is_library and changed_ns > started_ns()
     for name, value in list(vars(module).items()):
         functions = _own_functions(value) if isinstance(value, type) else [value]
         codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        if any(code.co_filename == path and not source.makes(code) for code in codes):
+        if any(code.co_filename == path and not source.makes(code, is_only=is_young) for code in codes):
             return False
         literal = source.literals.get(name, value)
         is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
-        if type(literal) is type(value) and type(literal) in (dict, list, set):
+        if not is_young and type(literal) is type(value) and type(literal) in (dict, list, set):
             is_fixed &= not source.alters.may_alter(name, type(literal))  # as a registry is filled
         if literal is not value and is_fixed and not source.says(name, value):
             return False

@@ -85,8 +85,11 @@ class SourceFile:
     def _codes(self) -> frozenset[CodeType]:
         return frozenset(nested(self.code))
 
-    def makes(self, code: CodeType) -> bool:
-        """Whether loading the file makes code that does the same."""
+    def makes(self, code: CodeType, *, is_only: bool = False) -> bool:
+        """Whether loading the file makes code that does the same; `is_only`: and no other under its name."""
+        if is_only:
+            same = [one for one in self._codes if one.co_qualname == code.co_qualname]
+            return {*map(fingerprint, same)} == {fingerprint(code)}
         return code in self._codes or fingerprint(code) in map(fingerprint, self._codes)
 
     @kept

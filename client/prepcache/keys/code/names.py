@@ -294,6 +294,8 @@ class Questions:
             self.topics.add("variables")
         if isinstance(value, str | bytes):
             self.texts.add(os.fsdecode(value))
+            if os.fsdecode(value).startswith("__"):  # `getattr(kind, WORD)`
+                self._note_names({os.fsdecode(value)})
 
     def _note_names(self, names: set[str]) -> None:
         for topic, askers in _TOPICS.items():
