@@ -137,7 +137,7 @@ class Making:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
         job = self._by.job
         if isinstance(job.function, Wrapped) and not self._by.artifacts.has_mapped:
-            with Guard() as watched:
+            with Guard(job.guard.drawn) as watched:
                 next(iter(job.parts(index, self._originals.item(index))), None)
             self._by.refuse_draws(watched.drawn)
 

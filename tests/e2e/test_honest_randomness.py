@@ -16,6 +16,19 @@ torch.manual_seed(0); np.random.seed(0); random.seed(0)
 def by_random(item):
     return random.random()
 
+HELD = random.Random(3)
+
+class Augment:
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+    def __call__(self, item):
+        return item + self.rng.random()
+
+by_object = Augment()
+
+def by_held(item):
+    return item + HELD.random()
+
 def by_file(item):
     return os.stat("outside").st_size + item
 
@@ -59,7 +72,7 @@ worker.join()
 seen += [draw() for _ in range(8)]
 tell(distinct=[len(set(of_one)) for of_one in zip(*seen)])
 """
-SAYING = "draws from"
+SAYING = "draws random numbers"
 
 
 @pytest.fixture
@@ -74,15 +87,24 @@ def run(jobs: Jobs, function: str, **options: Any) -> tuple[list[str], Any]:
     return [line for line in err.splitlines() if SAYING in line], told
 
 
-@pytest.mark.nightly(daily=["options1", "options3"])
+@pytest.mark.nightly(daily=["global-options1", "global-options3", "held-options0", "object-options2"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"executor": True}, {"lazy": True}])
-def test_a_draw_from_a_global_generator_is_reported_once(jobs, options):
-    said, told = run(jobs, "by_random", **options)
+@pytest.mark.parametrize(
+    ("function", "drawn"),
+    [
+        ("by_random", "by_random draws random numbers (random)"),
+        ("by_held", "by_held draws random numbers (job.HELD)"),
+        ("by_object", "Augment draws random numbers (preprocess.rng)"),
+    ],
+    ids=["global", "held", "object"],
+)
+def test_a_draw_is_reported_once(jobs, function, drawn, options):
+    said, told = run(jobs, function, **options)
     assert len(said) == 1
-    assert "by_random draws from the global generator of random: " in said[0]
+    assert drawn in said[0]
     assert "transform=" in said[0]
     assert told["same"], "cold and warm runs train alike"
-    assert run(jobs, "by_random", **options)[0] == [], "a hit draws nothing"
+    assert run(jobs, function, **options)[0] == [], "a hit draws nothing"
 
 
 @pytest.mark.parametrize("options", [{}, {"lazy": True}])

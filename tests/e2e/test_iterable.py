@@ -314,7 +314,7 @@ for _ in range(2):
 def test_messages_come_once_and_not_for_each_worker_or_epoch(jobs, workers):
     err = jobs.told(jobs.write(SAID), workers, RANK="0", WORLD_SIZE="2")
     assert err.count("stream job.make: nothing is cached") == 1
-    assert err.count("draws from the global generator") == 1
+    assert err.count("draws random numbers") == 1
     assert err.count("is a return missing?") == 1
     assert err.count("split over 2 ranks: this is rank 0") == 1
     assert err.count("str in the items name files") == 1

@@ -122,29 +122,70 @@ def test_keys_that_are_equal_and_differ_are_told_apart(client):
 
 
 DRAWS = """
+import sys
 import numpy as np
+import torch
 from prepcache import CachedDataset, UnkeyableError
 
+class Compose:
+    # As albumentations': what it holds is left out of the key.
+    def __init__(self):
+        self.random_generator = np.random.default_rng()
+    def __getstate__(self):
+        return {}
+    def __call__(self, index):
+        return index + self.random_generator.random()
+
+class Global:
+    def __call__(self, index):
+        return index + np.random.rand()
+
+class InVain(Compose):
+    def __call__(self, index):  # as albumentations' does whether it applies what always applies
+        return index if self.random_generator.random() < 1 else 0
+
+class Seeded:
+    def __init__(self):
+        self.generator = torch.Generator()
+    def __call__(self, index):
+        return torch.rand(1, generator=self.generator.manual_seed(index))
+
 class Flips:
+    def __init__(self):
+        self.transform = globals()[sys.argv[1]]()
     def __len__(self):
         return 5
     def __getitem__(self, index):
-        return np.array([index + np.random.rand()])
+        return np.array([self.transform(index)])
 
 try:
-    CachedDataset.wrap(Flips(), key=lambda i: i, progress=False)
+    CachedDataset.wrap(Flips(), key=lambda i: i, progress=False, lazy="lazy" in sys.argv)[0]
 except UnkeyableError as error:
     print(error)
 """
 
 
-def test_a_dataset_that_draws_is_refused_in_words(tmp_path, box):
+@pytest.mark.parametrize("how", ["fill", "lazy"])
+@pytest.mark.parametrize(
+    ("of", "named"),
+    [("Global", "numpy.random"), ("Compose", r"preprocess.__self__.transform.random_generator")],
+)
+def test_a_dataset_that_draws_is_refused_in_words(tmp_path, box, of, named, how):
     """In a process of its own: where other threads run, nobody can tell who drew."""
     script = tmp_path / "job.py"
     script.write_text(DRAWS)
     box.start_daemon()
-    said = box.python(script).stdout
-    assert re.search(r"Flips draws random numbers \(numpy.random\).* as transform=", said)
+    said = box.python(script, of, how).stdout
+    assert re.search(rf"Flips draws random numbers \({re.escape(named)}\).* as transform=", said)
+
+
+@pytest.mark.parametrize("of", ["InVain", "Seeded"])
+def test_a_dataset_whose_draws_are_the_same_each_time_is_taken(tmp_path, box, of):
+    script = tmp_path / "job.py"
+    script.write_text(DRAWS)
+    box.start_daemon()
+    done = box.python(script, of)
+    assert not done.stdout and "random" not in done.stderr, done
 
 
 def test_a_transform_runs_after_the_cache(client, paths):

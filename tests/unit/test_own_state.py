@@ -96,7 +96,7 @@ def test_what_a_thread_sets_while_items_are_made_again_counts(project):
     module = project.load()
     made = recipe(module.f)
     guard = RecipeGuard(made)
-    guard.note_item(lambda function: setattr(function, "size", 3) or function(1), module.f(1))
+    guard.note_item(lambda: setattr(module.f, "size", 3) or module.f(1), module.f(1))
     guard.note_call()
     fill(guard)
     assert recipe(module.f).digest != made.digest

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from prepcache.keys import randomness
+from prepcache.keys.encoding.objects import bits_of
 from support.programs import python
 
 DRAWS = {
@@ -43,6 +44,35 @@ def test_a_draw_and_a_seed_are_reported_by_name(name):
         with randomness.Guard() as guard:
             use()
         assert guard.drawn == {name}
+
+
+HELD = {
+    "Random": (random.Random(1), lambda held: held.random()),
+    "Generator": (np.random.default_rng(1), lambda held: held.random()),
+    "Philox": (np.random.Philox(1), lambda held: held.random_raw()),
+    "RandomState": (np.random.RandomState(1), lambda held: held.rand()),
+    "torch": (torch.Generator().manual_seed(1), lambda held: torch.rand(1, generator=held)),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_generator_that_is_held_is_reported_and_goes_on(name):
+    held, draw = HELD[name]
+    drawn = []
+    for _ in range(2):
+        with randomness.Guard(held=[(f"preprocess.{name}", bits_of(held))]) as guard:
+            drawn.append(draw(held))
+        assert guard.drawn == {f"preprocess.{name}"}
+    assert drawn[0] != drawn[1], "it is the job's, and not put back"
+    with randomness.Guard(held=[(name, bits_of(held))]) as guard:
+        pass
+    assert guard.drawn == set()
+
+
+def test_a_generator_without_a_state_is_not_watched():
+    with randomness.Guard(held=[("system", random.SystemRandom())]) as guard:
+        random.SystemRandom().random()
+    assert guard.drawn == set()
 
 
 def test_local_generators_are_not_reported():

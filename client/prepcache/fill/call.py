@@ -184,7 +184,7 @@ class Job:
                         failure = error
                         continue
                     cost_s = time.perf_counter() - began
-                    self._note(item, sample)
+                    sample = self._noted(item, sample)
                     # What was missed during a call concerns this item; what comes up at the end, all of them.
                     missed, watch.failure = watch.failure, always
                     parts.append(Part(index, [sample], True, cost_s, missed, weight(sample)))
@@ -222,7 +222,7 @@ class Job:
                 nbytes += weight(sample)
             cost_s = time.perf_counter() - began
             if is_whole:
-                self._note(item, samples)
+                samples = self._noted(item, samples)
             yield self._ended([Part(index, samples, True, cost_s, nbytes=nbytes)], missed)
         except Exception as error:  # noqa: BLE001 - as above
             yield [_failed(index, time.perf_counter() - began, error)]
@@ -235,19 +235,19 @@ class Job:
             parts[-1].notices = self.observer.new_notices()
         return parts
 
-    def _note(self, item: Any, made: Any) -> None:
-        """Keeps the first items, to see later whether what calls changed matters to what they make."""
-        self.guard.note_item(self._again(item), made)
+    def _noted(self, item: Any, made: Any) -> Any:
+        """What was made of an item; the first ones may be made again, to see what they depend on."""
 
-    def _again(self, item: Any) -> Callable[[Any], Any]:
-        of, read, config, is_expanded = self.of, self.read, self.config, self.is_expanded
+        def again() -> Any:
+            with _calling(self.of):
+                made = self.function(load(item, self.read), **self.config)
+                return list(made) if self.is_expanded else made
 
-        def again(function: Callable[..., Any]) -> Any:
-            with _calling(of):
-                made = function(load(item, read), **config)
-                return list(made) if is_expanded else made
-
-        return again
+        if self.guard.generators and self.guard.untried > 0:
+            made = copied(made)
+            self.guard.note_draws(again, made)
+        self.guard.note_item(again, made)
+        return made
 
     def refuse_itself(self) -> None:
         """Refuses to make an item of the data set for the function that is just making one."""

@@ -74,7 +74,6 @@ class OnAccess:
         self._made: dict[int, tuple[Part, int]] = {}
         """What is in no file yet, and its bytes."""
         self._made_bytes = self._grants = 0
-        self._drawn: set[str] = set()
         self._guards: dict[int, Guard] = {}
         """Those of the calls that are under way, by `id`: they are equal to each other."""
         forks.note(self)
@@ -87,17 +86,18 @@ class OnAccess:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[Guard]:
-        watched = Guard()
+        watched = Guard(self._task.by.job.guard.drawn)
         self._guards[id(watched)] = watched
         try:
             with watched:
                 yield watched
         finally:
             del self._guards[id(watched)]
-            self._drawn |= watched.drawn
 
     def drawn(self) -> set[str]:
-        return self._drawn.union(*(watched.check() for watched in list(self._guards.values())))
+        for watched in list(self._guards.values()):
+            watched.check()
+        return self._task.by.job.guard.drawn
 
     def _observed(self) -> list[dict[str, Any]]:
         return with_draws(self._task.by.job.observed(), self.drawn())

@@ -12,6 +12,9 @@ NOTE [ Own state ]
     again. If they give the same bytes, the recipe of exactly this state is from now on that of the state
     before the first call. Otherwise the state counts as it is, and this is said.
 
+    Of a function that holds random generators, the first items are made again at once: it draws from those
+    that moved if another sample came out. One that it seeds, or draws from in vain, is none of them.
+
 Invariants:
     1. A change is put down to calls only after the first call, or after a fill in which only the function ran
        and whose code may change it. In another process, where a value may never have been as the recipe says,
@@ -48,6 +51,8 @@ MOST_ITEMS = 3
 """Items of a function that are made again."""
 MOST_STATES = 256
 """Changed states of which it is known whether they make the same samples as the first one."""
+MOST_TRIES = 4
+"""How often such an item is made again to see whether it is random: a flip may come out the same."""
 ENOUGH_S = 1.0
 """Seconds of making items again after which no further one is."""
 _OF_ANOTHER_TIME = " of another time"
@@ -65,18 +70,24 @@ class RecipeGuard:
     Attributes:
         changed: what was found changed from outside since the opening; it stays so.
         is_called: whether the function was called here: what comes up now was not loaded by its first call.
+        drawn: the random generators that the function was seen to draw from.
+        generators: those that it held at the last look, and their places.
+        untried: how many items are still to be made again, to see whether they are random.
     """
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         self.changed: list[str] = []
         self.is_called = False
+        self.drawn: set[str] = set()
+        self.generators = () if recipe is None else recipe.generators
+        self.untried = MOST_ITEMS
         self._recipe = recipe
         self._own: set[str] = set()
         """The places that calls were seen to change."""
         self._came: dict[str, Any] = {}
         """Rows that calls brought up, by label: of modules that they imported."""
-        self._items: list[tuple[Callable[[Any], Any], bytes | None]] = []
-        """What makes the first items again, given the function, and the digests of their samples."""
+        self._items: list[tuple[Callable[[], Any], bytes | None]] = []
+        """What makes the first items again, and the digests of their samples."""
         self._is_told = self._is_filling = self._is_elsewhere = False
         forks.note(self)
 
@@ -85,7 +96,7 @@ class RecipeGuard:
 
     def __getstate__(self) -> dict[str, Any]:
         """Where modules are imported again, globals are others: they are looked at before the first call."""
-        there = {"is_called": False, "_is_elsewhere": True, "_came": {}, "_items": []}
+        there = {"is_called": False, "_is_elsewhere": True, "_came": {}, "_items": [], "generators": ()}
         return self.__dict__ | there
 
     # -- what the job asks
@@ -126,9 +137,25 @@ class RecipeGuard:
     def note(self, changed: list[str]) -> None:
         """What was found changed where an executor has put the function."""
         self.changed = self.changed or [label for label in changed if label != _MOVING]
+        self.untried = 0  # it was tried there
 
-    def note_item(self, again: Callable[[Any], Any], sample: Any) -> None:
-        """Notes what the first items gave; `again` makes one again, when it is given the function."""
+    def note_draws(self, again: Callable[[], Any], sample: Any) -> None:
+        """Notes the generators of the function that a sample depends on; `again` makes it again."""
+        self.untried -= 1
+        before, began = _digest_of(sample), time.monotonic()
+        with contextlib.suppress(Exception):  # it cannot be made again
+            for _ in range(MOST_TRIES):
+                with Guard(held=self.generators) as watched:
+                    is_same = _digest_of(again()) == before
+                if not is_same:
+                    self.drawn |= watched.drawn
+                if not (is_same and watched.drawn):
+                    break
+        if self.drawn or time.monotonic() - began > ENOUGH_S:
+            self.untried = 0
+
+    def note_item(self, again: Callable[[], Any], sample: Any) -> None:
+        """Notes what the first items gave; `again` makes one again."""
         if len(self._items) < MOST_ITEMS and not self._is_elsewhere:
             self._items.append((again, _digest_of(sample)))
 
@@ -161,6 +188,7 @@ class RecipeGuard:
         if made is None or made.preprocess is None or made.asked.get("code") is None:
             return {}, []
         state, reach = recipes.again(made)
+        self.generators = tuple(reach.generators.values())
         before = made.state._replace(rows=self._came | made.state.rows)
         drifted = differing(before, state, own=made.own)
         functions = [function.__code__ for function in reach.labels.functions()]
@@ -197,7 +225,7 @@ class RecipeGuard:
         own = frozenset(self._own | made.own)
         if not (own or self._values()):
             return
-        is_same = self._gives_the_same(made.preprocess)
+        is_same = self._gives_the_same()
         before = made.state._replace(rows=self._came | made.state.rows)
         for now in recipes.states_now(made):
             if differing(before, now, own=own):  # something else changed it, as another thread
@@ -210,12 +238,12 @@ class RecipeGuard:
                 else differing(made.state, now)
             )
 
-    def _gives_the_same(self, function: Callable[..., Any]) -> bool:
+    def _gives_the_same(self) -> bool:
         began = time.monotonic()
         for again, before in self._items:
             try:
                 with Guard():
-                    sample = again(function)
+                    sample = again()
                 if before is None or _digest_of(sample) != before:
                     return False
             except Exception:  # noqa: BLE001 - whatever it raises, it is not what it was

@@ -72,14 +72,14 @@ class Workers:
     Attributes:
         slots: items that are preprocessed at the same time.
         pending: items handed in whose last part has not been taken.
-        drawn: the global random generators that it was seen to draw from; complete once closed.
+        drawn: the random generators that it was seen to draw from; complete once closed.
     """
 
     slots = 1
 
     def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
         self.pending = 0
-        self.drawn: set[str] = set()
+        self.drawn = job.guard.drawn
         self._job = job
         self._item_of = item_of
         self._ready: list[Part] = []
@@ -137,19 +137,17 @@ class InProcess(Workers):
     def _receive(self) -> None:
         if self._guard is None:
             self._around.enter_context(self._job.filling())
-            self._guard = self._around.enter_context(Guard())
+            self._guard = self._around.enter_context(Guard(self.drawn))
         self._ready += next(self._parts)
 
     def observed(self) -> list[dict[str, Any]]:
         if self._guard is not None:
-            self.drawn |= self._guard.check()
+            self._guard.check()
         return self._job.observed()
 
     def close(self) -> None:
         super().close()
         self._parts = iter(())
-        if self._guard is not None:
-            self.drawn |= self._guard.check()
         self._around.close()
 
 
@@ -216,7 +214,7 @@ def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> Made:
     Generators are not put back: the next chunk in this process would draw the same numbers.
     """
     changed = job.guard.check_first()
-    watched = Guard().__enter__()
+    watched = Guard(job.guard.drawn).__enter__()
     parts: list[Part] = []
     with job.filling():
         parts += [part.copied().looked_at() for some in job.made(chunk) for part in some]
@@ -376,7 +374,7 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
     def begins(index: int) -> None:
         at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
 
-    with job.filling(), Guard() as watched:
+    with job.filling(), Guard(job.guard.drawn) as watched:
         while (chunk := pipe.recv()) is not None:
             try:
                 for parts in job.made(((index, item_of(index)) for index in chunk), begins):

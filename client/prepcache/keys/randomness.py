@@ -1,12 +1,14 @@
-"""Draws from the global generators of `random`, `numpy.random` and `torch`: one that moved was drawn from.
+"""Draws of random numbers: a generator that moved while the function ran was drawn from.
+
+Watched are the global generators of `random`, `numpy.random` and `torch`, and those that the function holds.
 
 Invariants:
     1. Neither numpy nor torch is imported here; a generator of a library that is not loaded was not drawn
        from.
-    2. On leaving, every generator that moved is put back to where it was on entering: training draws the
-       same numbers whether preprocessing ran or was found done.
-    3. Where another thread may draw meanwhile, nothing is put back or reported: its numbers would come
-       again. One that is born meanwhile is the function's.
+    2. On leaving, every global generator that moved is put back to where it was on entering: training draws
+       the same numbers whether preprocessing ran or was found done.
+    3. Where another thread may draw meanwhile, no global one is put back or reported: its numbers would come
+       again. A thread that is born meanwhile is the function's.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import importlib
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -38,25 +41,28 @@ _QUIET_MODULES = (
 )
 """Threads whose class or target is of these draw nothing."""
 
-REMEDY = (
-    "its samples are cached, so every epoch sees the same draws. Move the random part to transform=, which "
-    "runs on every access, or draw from a generator of your own that is seeded from the item"
-)
-
-
 _Source = tuple[str, Callable[[], Any], Callable[[Any], object]]
 """One generator: its name, and how its state is read and written."""
 
 
 @dataclass(slots=True)
 class Guard:
-    """Names in `drawn` the global generators that are drawn from inside it, and puts them back on leaving."""
+    """Names in `drawn` the generators that are drawn from inside it, and puts global ones back on leaving.
+
+    Args:
+        held: generators of the function, and their names.
+    """
 
     drawn: set[str] = field(default_factory=set)
+    held: Collection[tuple[str, Any]] = ()
     _start: list[tuple[_Source, Any]] = field(default_factory=list)
 
     def __enter__(self) -> Guard:
         self._start = [(source, source[1]()) for source in _sources()] if is_alone() else []
+        for name, generator in self.held:
+            with contextlib.suppress(NotImplementedError):  # one of the system's has no state
+                source = name, partial(_state_of, generator), id
+                self._start.append((source, _state_of(generator)))
         return self
 
     def __exit__(
@@ -89,10 +95,21 @@ def _is_quiet(thread: threading.Thread) -> bool:
 
 
 def describe(name: str, drawn: set[str]) -> str:
-    return f"{name} draws from the global generator of {' and '.join(sorted(drawn))}: {REMEDY}"
+    return (
+        f"{name} draws random numbers ({', '.join(sorted(drawn))}), and its samples are cached: every epoch "
+        "sees the same draws. Move the random part to transform=, which runs on every access, or draw from a "
+        "generator that the function makes from a seed in the item"
+    )
+
+
+def _state_of(generator: Any) -> Any:
+    read = getattr(generator, "getstate", None) or getattr(generator, "get_state", None)
+    return read() if read else generator.state
 
 
 def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        a, b = tuple(a.values()), tuple(b.values())
     if isinstance(a, tuple):
         with contextlib.suppress(ValueError, RuntimeError):  # there are arrays, or tensors, in it
             return bool(a == b)

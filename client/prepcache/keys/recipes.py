@@ -120,6 +120,11 @@ class Recipe:
     """What calls of the function change, and counts as before them."""
     leaves_out: bool = field(compare=False, repr=False, default=False)
     """Whether the user says that some of what the code reaches does not count."""
+    generators: tuple[tuple[str, Any], ...] = field(compare=False, repr=False, default=())
+    """Random generators that the function and the config hold in this process, and their places."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"generators": ()}
 
 
 def recipe(
@@ -237,6 +242,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         classes=classes,
         leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
         state=state,
+        generators=tuple(reach.generators.values()),
     )
     return replace(made, **before) if isinstance(before, dict) else made
 

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 import sys
 import types
@@ -44,7 +45,7 @@ from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.builtins import Parts
 from prepcache.keys.encoding.encoder import Encoder, is_registered
-from prepcache.keys.encoding.objects import EMPTY, state_of
+from prepcache.keys.encoding.objects import EMPTY, bits_of, global_generator, is_generator, state_of
 from prepcache.keys.secrets import holds_secret
 
 _SKIPPED_OF_CLASSES = frozenset(
@@ -101,6 +102,7 @@ class Dependencies:
         loaded: the modules that were met and are loaded.
         whole_files: the code of modules that count whole.
         whole_objects: labels of the objects that were met and all of whose attributes count, by address.
+        generators: the places of random generators, and they, by address; also of those that do not count.
     """
 
     graph: ImportGraph
@@ -124,12 +126,14 @@ class Dependencies:
     whole_files: dict[str, CodeType] = field(default_factory=dict)
     whole_modules: set[int] = field(default_factory=set)
     whole_objects: dict[int, str] = field(default_factory=dict)
+    generators: dict[int, tuple[str, Any]] = field(default_factory=dict)
     leaves_out: bool = False
     is_following: bool = False
     is_settling: bool = False
     _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
     _rows: int = 0
     _slots: set[tuple[int, str]] = field(default_factory=set)
+    _are_generators: dict[type, bool] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -281,6 +285,18 @@ class Dependencies:
             kind=object if is_any else type(value),
             holder=type(owner) if is_attribute else None,
         )
+
+    def note_generators(self, value: Any, by: ValueEncoder) -> None:
+        """Notes the random generators that an object is or holds, whatever counts of it."""
+        own: dict[str, Any] = {}
+        with contextlib.suppress(AttributeError):
+            own = object.__getattribute__(value, "__dict__")
+        for name, one in (("", value), *own.items()):
+            if (kind := type(one)) not in self._are_generators:
+                self._are_generators[kind] = is_generator(one)
+            if self._are_generators[kind] and global_generator(one) is None:
+                bits = bits_of(one)  # which several may share
+                self.generators.setdefault(id(bits), (f"{by.where}.{name}".rstrip("."), bits))
 
     def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:
         """What stands for a value without stable bytes: its identity."""

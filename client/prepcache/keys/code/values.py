@@ -213,6 +213,10 @@ class ValueEncoder(Encoder):
         put(b"?" + text_bytes(self._walk.stand_in(label, value, error)))
         return True
 
+    def put_parts(self, value: Any, *how: Any) -> None:
+        self._walk.note_generators(value, self)
+        super().put_parts(value, *how)
+
     def put_object(self, value: Any, put: Put) -> None:
         if value is os.environ or value is os.environb:
             put(b"OE")  # the variables that the code names count one by one

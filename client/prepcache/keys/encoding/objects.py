@@ -218,12 +218,16 @@ def global_generator(value: Any) -> str | None:
     return None
 
 
+def bits_of(generator: Any) -> Any:
+    """What keeps the state of a generator: it itself, or numpy's bit generator in it."""
+    return getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
+
+
 def seed_of(generator: Any) -> int | None:
     """What a generator was seeded with, entropy included; None where it does not say so."""
     if any(base.__module__ == "torch._C" for base in type(generator).__mro__):
         return int(generator.initial_seed())
-    bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
-    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
+    entropy = getattr(getattr(bits_of(generator), "seed_seq", None), "entropy", None)
     return entropy if isinstance(entropy, int) else None
 
 

@@ -82,6 +82,7 @@ class Observer:
             parts={"environment": recipe.parts["environment"]},
             asked={"environment": recipe.asked.get("environment")},
             state=recipe.state._replace(rows={}, objects=frozenset()),
+            generators=(),
         )
         self._roots = roots or Roots.of(recipe, root)
         self._stat_cache, self._trust, self._given = stat_cache, trust, given
