@@ -19,7 +19,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from prepcache.batching.collation import (
     NotAStack,
     TakesBatches,
     collation_of,
+    note_lengths,
     takes_batches,
 )
 from prepcache.batching.gather import Batch
@@ -125,7 +126,11 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
         return None
     if isinstance(leaves, str) or not isinstance(leaves, Iterable):
         raise TypeError(f"leaves must be a list of names, not a {type(leaves).__name__}: {leaves!r}")
-    return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
+    axes = dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
+    for name, axis in axes.items():
+        if isinstance(axis, bool) or not isinstance(axis, SupportsIndex):
+            raise TypeError(f"leaves= names an axis by a number: {name!r} has {axis!r}")
+    return axes
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,13 @@ class _Collate(TakesBatches):
 
     def __call__(self, samples: Any) -> Any:
         """The batch of samples; in a worker, what it sends instead (collation.py)."""
+        try:
+            return self._collated(samples)
+        except RuntimeError as error:
+            note_lengths(error, samples)
+            raise
+
+    def _collated(self, samples: Any) -> Any:
         if isinstance(samples, Batch):
             if samples.source is not None:
                 return ByIndex(samples, self)

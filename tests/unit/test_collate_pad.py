@@ -106,6 +106,8 @@ def test_collations_travel_to_workers():
         ({"multiple_of": 0}, ValueError, "multiple_of must be positive, not 0"),
         ({"leaves": 5}, TypeError, "leaves must be a list of names, not a int: 5"),
         ({"leaves": "tokens"}, TypeError, "leaves must be a list of names, not a str: 'tokens'"),
+        ({"leaves": {"mask": False}}, TypeError, "leaves= names an axis by a number: 'mask' has False"),
+        ({"leaves": {"mask": "1"}}, TypeError, "leaves= names an axis by a number: 'mask' has '1'"),
     ],
 )
 def test_meaningless_arguments_are_refused_by_name(arguments, error, words):
@@ -136,8 +138,10 @@ def test_an_axis_that_a_leaf_lacks_is_refused(take):
 def test_another_axis_than_the_first_is_padded_by_name(take):
     samples = [{"ids": torch.arange(n), "mel": torch.full((3, n), n), "text": "a" * n} for n in LENGTHS]
     for collate in (pad_collate(), pack_collate(leaves=["ids"])):
-        with pytest.raises(RuntimeError, match="each tensor to be equal size"):
+        with pytest.raises(RuntimeError, match="each tensor to be equal size") as raised:
             collate(take(samples))
+        (note,) = raised.value.__notes__
+        assert note.endswith("collate_fn=prepcache.pad_collate(leaves={'ids': 0, 'mel': 1})"), note
     made = pad_collate(leaves={"mel": 1, "ids": 0})(take(samples))
     assert (made["ids"].shape, made["mel"].shape) == ((4, 5), (4, 3, 5))
 

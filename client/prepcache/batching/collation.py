@@ -116,7 +116,25 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
             return collation.collate(batch.numbers, batch.pool)
         except NotAStack:
             pass
-    return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
+    samples = list(batch)
+    try:
+        return _collate.collate(samples, collate_fn_map=collate_fn_map)
+    except RuntimeError as error:
+        note_lengths(error, samples)
+        raise
+
+
+def note_lengths(error: RuntimeError, samples: Any) -> None:
+    """Adds to torch's error the leaves of samples that differ along one axis, and what pads them."""
+    axes = {}
+    for path, rows in sample_tree.rows_of_leaves(samples).items():
+        shapes = {getattr(row, "shape", ()) for row in rows}
+        varying = [axis for axis, lengths in enumerate(zip(*shapes, strict=False)) if len(set(lengths)) > 1]
+        if len(varying) == 1 and len({*map(len, shapes)}) == 1:
+            axes[".".join(path)] = varying[0]
+    if axes:
+        way = f"collate_fn=prepcache.pad_collate(leaves={axes})"
+        error.add_note(f"prepcache: these leaves differ in length from sample to sample: {way}")
 
 
 def collate_plain(batch: Any) -> Any:
