@@ -21,7 +21,6 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
 from prepcache.daemon.client import Client
-from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
 
 if TYPE_CHECKING:
@@ -142,14 +141,16 @@ def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | Non
 
 
 def refuse_unordered(items: Any) -> None:
-    """Raises UnkeyableError for one item, and for items without an order that is alike in every process."""
+    """Raises TypeError for one item, and for items without an order that is alike in every process."""
     is_table = hasattr(items, "iloc") and items.ndim != 1
     is_many = hasattr(items, "__getitem__") or isinstance(items, Iterable)
     if is_table or not is_many or isinstance(items, str | bytes | Mapping | set | frozenset):
-        raise UnkeyableError(
-            f"items is a {type(items).__name__}, not a sequence: pass a list, such as [item], sorted(items), "
-            "list(d.items()) or df.to_dict('records')"
-        )
+        way = "pass a list, such as [item], sorted(items), list(d.items()) or df.to_dict('records')"
+        if isinstance(items, str | os.PathLike):
+            way = f"pass a list, such as sorted(Path({os.fspath(items)!r:.80}).glob('*'))"
+        elif callable(items):
+            way = "the items come first, then the function"
+        raise TypeError(f"items must be a sequence, not {type(items).__name__}: {way}")
 
 
 def sequence_of(items: Any) -> Sequence[Any]:

@@ -64,7 +64,8 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
 
     Raises:
         RuntimeError: an iterator was used up in an earlier epoch, or is read in another process.
-        UnkeyableError: items have no order, or an item is an instance of a class of the project.
+        TypeError: items have no order.
+        UnkeyableError: an item is an instance of a class of the project.
     """
 
     def _begin(self, items: Any, given: DatasetOptions) -> Preprocessing:

@@ -1,6 +1,7 @@
 """What a data set says at its opening: options that cannot work, and that there is no daemon."""
 
 import logging
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 import prepcache
 from prepcache import CachedDataset
 from prepcache.daemon.wait_budget import WaitBudget
-from prepcache.errors import UnkeyableError
 
 
 def whole(item: int) -> int:
@@ -53,9 +53,21 @@ def test_impossible_options_are_refused(options, error, words):
         CachedDataset([1], str, **options)
 
 
-@pytest.mark.parametrize("items", ["abc", {"a": 1}, Counter("ab"), {"a", "b"}, Path("a"), 5])
-def test_items_without_positions_are_refused(items):
-    with pytest.raises(UnkeyableError, match=f"a {type(items).__name__}, not a sequence: pass"):
+@pytest.mark.parametrize(
+    ("items", "way"),
+    [
+        ("abc", "sorted(Path('abc').glob('*'))"),
+        (Path("a"), "sorted(Path('a').glob('*'))"),
+        ({"a": 1}, "list(d.items())"),
+        (Counter("ab"), "list(d.items())"),
+        ({"a", "b"}, "sorted(items)"),
+        (5, "[item]"),
+        (len, "the items come first"),
+    ],
+)
+def test_items_without_positions_are_refused(items, way):
+    words = f"items must be a sequence, not {type(items).__name__}: "
+    with pytest.raises(TypeError, match=f"^{words}.*{re.escape(way)}"):
         CachedDataset(items, str)
 
 
@@ -84,7 +96,7 @@ def test_items_with_labels_are_taken_by_position(labels, monkeypatch):
 
 def test_a_table_is_refused_with_what_has_its_rows():
     frame: Any = Labelled({0: "a"}, ndim=2)
-    with pytest.raises(UnkeyableError, match=r"df.to_dict\('records'\)"):
+    with pytest.raises(TypeError, match=r"df.to_dict\('records'\)"):
         CachedDataset(frame, str)
 
 

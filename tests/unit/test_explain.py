@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.protocol.explain import differences, nearest, summary
+from prepcache.protocol.explain import differences, hint, nearest, summary
 
 
 def parts() -> dict[str, Any]:
@@ -56,7 +56,8 @@ def edited(*path: str, to: Any) -> dict[str, Any]:
         (("code", "definitions", "prep.new"), "9", "prep.new is now used"),
         (("code", "definitions", "prep.f"), ..., "prep.f is not used any more"),
         (("code", "values", "prep.K"), {"digest": "4", "text": "4"}, "prep.K 3 -> 4"),
-        (("code", "values", "prep.K"), ..., "prep.K 3 -> (not read)"),
+        (("code", "values", "prep.K"), ..., "prep.K is not used any more"),
+        (("code", "values", "prep.torch"), {"digest": "4", "text": "torch"}, "prep.torch is now used"),
         (
             ("code", "values", "prep.K"),
             {"digest": "4", "text": "3"},
@@ -82,8 +83,21 @@ def test_a_switched_code_mode_is_explained_as_such(is_back):
     old, new = parts(), edited("code", "mode", to="function")
     new["code"]["files"] = {}
     new["environment"]["distributions"] = {}
-    lines = [d.line for d in (differences(new, old) if is_back else differences(old, new))]
+    found = differences(new, old) if is_back else differences(old, new)
+    lines = [d.line for d in found]
     assert lines[0] == "code= changed, " + ("function -> script" if is_back else "script -> function")
+    assert len(lines) == 2, "nothing of files, which both modes use"
+    assert hint(found) == ""
+
+
+@pytest.mark.parametrize("text", ["random.Random", "numpy.random._generator.Generator"])
+def test_a_generator_that_differs_is_told_to_be_seeded(text):
+    old, new = parts(), parts()
+    for one, digest in ((old, "1"), (new, "2")):
+        one["code"]["values"]["prep.rng"] = {"digest": digest, "text": text}
+    found = differences(old, new)
+    assert [d.line for d in found] == [f"prep.rng changed: {text}"]
+    assert hint(found).startswith("a generator without a seed is another in every process: seed it")
 
 
 def test_the_nearest_recipe_has_the_fewest_differences():

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prepcache.protocol.inspection import Difference, Explanation
+from prepcache.protocol.observed import GENERATORS
 from prepcache.protocol.units import shortened
 
 LINE_CHARS = 100
@@ -33,7 +34,7 @@ def _difference(section: str, name: str, old: str | None, new: str | None) -> Di
 
 
 def _words(section: str, name: str, old: str | None, new: str | None) -> str:
-    if section in ("definition", "file"):
+    if section in ("definition", "file") or (section == "value" and None in (old, new)):
         change = "is now used" if old is None else "is not used any more" if new is None else "changed"
         return f"{name} {change}"
     if (section, name) == _MODE:
@@ -43,8 +44,7 @@ def _words(section: str, name: str, old: str | None, new: str | None) -> str:
         old, new = (text.split(" ")[0] if text else None for text in (old, new))
         if old == new:
             return f"{name} {new}: its files changed"
-    nothing = "(not read)" if section == "value" else "(not there)"
-    was, now = (nothing if text is None else shortened(text) for text in (old, new))
+    was, now = ("(not there)" if text is None else shortened(text) for text in (old, new))
     if was == now:
         return f"{name} changed" + ("" if old == SECRET else f": {now}")
     return f"{name} {was} -> {now}"
@@ -108,13 +108,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
                 found.append(_difference("setting", path[-1].replace("_", " "), str(before), str(after)))
     found.sort(key=lambda d: (d.section, d.name) != _MODE)
     parts_of = (d for d in found if d.section in ("config", "attribute") and None not in (d.old, d.new))
+    if found and (found[0].section, found[0].name) == _MODE:  # files count whole in one of the two
+        found = [d for d in found if d.section != "file"]
     holders = set().union(*map(_above, parts_of))
     return [d for d in found if d.section not in ("config", "attribute", "value") or _place(d) not in holders]
 
 
 def hint(found: Iterable[Difference]) -> str:
-    """What to do where files differ, and no definition that the function uses."""
+    """What to do where files differ, and no definition that the function uses, or where a generator does."""
+    found = list(found)
     sections = {one.section for one in found}
+    if any(one.new in GENERATORS for one in found):
+        return "a generator without a seed is another in every process: seed it, or draw in transform="
     if "file" not in sections or "definition" in sections:
         return ""
     return 'with code="function" only the definitions that the function uses count'

@@ -18,6 +18,13 @@ CHUNK_INPUTS = 128
 RANDOM = "random"
 """The kind of a row that names a generator which the function drew from; it is no input."""
 _DRAW = "draws:"
+GENERATORS = frozenset(
+    {
+        "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
+        "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
+    }
+)  # fmt: skip
+"""Classes of random generators."""
 
 Row = Mapping[str, Any]
 """An observed input: its kind, name and digest."""

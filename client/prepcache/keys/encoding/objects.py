@@ -24,6 +24,7 @@ from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint, without_address
 from prepcache.keys.encoding.builtins import Parts, attributes_of
+from prepcache.protocol.observed import GENERATORS
 
 EMPTY = object()
 """What a cell holds that nothing was bound to."""
@@ -49,12 +50,6 @@ _NAMING_FIELDS = ("dataclasses", "attr")
 """Their `__getstate__` gives fields alone, and not what subclasses add."""
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
-_GENERATORS = frozenset(
-    {
-        "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
-        "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
-    }
-)  # fmt: skip
 _GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
 """The global generators, or the method by which their draws are watched (`randomness`)."""
 _SEED_BITS = 64
@@ -206,7 +201,7 @@ def state_of(function: types.FunctionType) -> Parts:
 
 
 def is_generator(value: Any) -> bool:
-    return any(f"{base.__module__}.{base.__qualname__}" in _GENERATORS for base in type(value).__mro__)
+    return any(f"{base.__module__}.{base.__qualname__}" in GENERATORS for base in type(value).__mro__)
 
 
 def global_generator(value: Any) -> str | None:
