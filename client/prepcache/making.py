@@ -280,10 +280,10 @@ def verify(
             if _digest([slot.artifact.sample(row) for row in rows]) != _digest(again):
                 fate = "" if slot.ref is None else remove(slot.ref, f"{name} differs")
                 raise VerifyError(
-                    f"{name}, preprocessed again, differs from the cached sample: the "
-                    "function depends on something that is not in its key (time, network, randomness, a "
-                    "file read by a C library, what untracked= names); "
-                    f"put it in config, or change version={fate}",
+                    f"{name}, preprocessed again, differs from the cached sample: the function depends on "
+                    "something that is not in its key (time, network, a file read by a C library, what "
+                    "untracked= names): put it in config, or change version=. Or it draws random numbers: "
+                    f"move these to transform={fate}",
                     index=originals.position(index),
                 )
             compared += 1

@@ -273,10 +273,10 @@ def ask(artifacts: ArtifactSet) -> str:
 
 def changed_inputs(artifacts: ArtifactSet) -> list[str]:
     lines = []
-    for name in artifacts.changed_inputs:
+    for name, how in artifacts.changed_inputs:
         tag, _, rest = name.partition(":")
         shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
-        lines.append(f"{shown}, which the function used, changed")
+        lines.append(f"{shown}, which the function used, {how}")
     return lines
 
 
@@ -307,6 +307,8 @@ def _missing_items(
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
     which = f": {', '.join(names)}{more}" if names else ""
     all_are = "; none of the cached items is in this data set" if artifacts.has_mapped else ""
+    if all_are and names and isinstance(first[0], str):
+        all_are += ", whose items are str: a Path of the same file is another item"
     return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}"
 
 

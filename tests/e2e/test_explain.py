@@ -174,7 +174,12 @@ def test_explain_agrees_with_the_job_on_partial_misses(jobs):
 
 
 def test_explain_gives_the_same_reason_as_the_job(jobs):
-    edit(jobs, "return normalise(", 'return Path(__file__).with_name("vocab.txt").read_text() + normalise(')
+    edit(
+        jobs,
+        "return normalise(",
+        'if Path(__file__).with_name("stop.txt").exists(): return ""\n'
+        '    return Path(__file__).with_name("vocab.txt").read_text() + normalise(',
+    )
     vocabulary, folder = jobs.box.folder / "vocab.txt", jobs.box.folder / "data"
     vocabulary.write_text("one ")
     run(jobs)
@@ -196,13 +201,32 @@ def test_explain_gives_the_same_reason_as_the_job(jobs):
     assert agrees(PREPCACHE="refresh") == "PREPCACHE=refresh: cached samples are not used"
     vocabulary.write_text("two ")
     assert agrees() == "vocab.txt, which the function used, changed"
+    stop = jobs.box.folder / "stop.txt"
+    stop.write_text("")
+    assert agrees() == "stop.txt, which the function used, appeared"
+    stop.unlink()
+    assert agrees() == "stop.txt, which the function used, is gone"
     for file in folder.iterdir():
         file.write_text(f"another {file.name}")
     assert agrees() == (
         "4 of 4 items not cached: a.txt, b.txt, c.txt and 1 more; "
         "none of the cached items is in this data set"
     )
-    assert states == [("same", "same"), ("same", "changed"), ("incomplete", "same")]
+    assert states == [("same", "same"), *[("same", "changed")] * 3, ("incomplete", "same")]
+
+
+def size_of(path: Any) -> int:
+    return len(str(path))
+
+
+def test_items_that_became_str_are_said_to(client, tmp_path):
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        path.write_text(path.name)
+    CachedDataset(paths, size_of, client=client, progress=False)
+    ds = CachedDataset([*map(str, paths)], size_of, client=client, progress=False)
+    (why,) = ds.report().why
+    assert why.endswith("whose items are str: a Path of the same file is another item")
 
 
 @pytest.mark.parametrize(

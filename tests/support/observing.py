@@ -59,7 +59,8 @@ class Observed:
         return {row["name"]: row["digest"] for row in self.observer.taken() if row["kind"] != "folder"}
 
     def changed(self, root: Path | None = None) -> str | None:
-        return still_true(self.observer.taken(), roots=Roots.of(self.recipe, root or self.root))
+        found = still_true(self.observer.taken(), roots=Roots.of(self.recipe, root or self.root))
+        return found and found[0]
 
 
 class Watched(Observed):
@@ -77,7 +78,8 @@ class Watched(Observed):
         return [row["name"] for row in self.taken]
 
     def changed(self, root: Path | None = None) -> str | None:
-        return still_true(self.taken, roots=Roots.of(self.recipe, root or self.root))
+        found = still_true(self.taken, roots=Roots.of(self.recipe, root or self.root))
+        return found and found[0]
 
 
 def told_by_child(work: Callable[[], Any]) -> Any:

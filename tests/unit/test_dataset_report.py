@@ -217,8 +217,9 @@ def test_a_forked_workers_samples_are_counted():
 
 def test_what_changed_is_told_printable_and_bounded():
     names = "project:v\n.txt", "/etc/v:1.txt", *(f"/{n}" for n in range(99))
+    found = tuple((name, "changed") for name in names)
     session = SimpleNamespace(is_away=False)
-    artifacts: Any = SimpleNamespace(session=session, reason="", mode=Mode.ON, changed_inputs=names)
+    artifacts: Any = SimpleNamespace(session=session, reason="", mode=Mode.ON, changed_inputs=found)
     report.why_missing(artifacts, SimpleNamespace(missing=[0]), [], None)  # type: ignore[arg-type]
     told = "v?.txt, which the function used, changed; /etc/v:1.txt, which the function used, changed; /0, "
     assert artifacts.why.startswith(told) and len(artifacts.why) == wire.MAX_WHY

@@ -267,4 +267,4 @@ def test_what_cannot_be_told_counts_as_changed():
         {"kind": "clock", "name": "/etc/hostname", "digest": "0" * 64},
         {"kind": "file", "name": "nowhere:v.txt", "digest": ABSENT},
     ]
-    assert [still_true([row]) for row in rows] == [row["name"] for row in rows]
+    assert [still_true([row]) for row in rows] == [(row["name"], "changed") for row in rows]

@@ -104,7 +104,7 @@ def test_a_counted_module_edited_before_its_import_has_changed(project, code):
     assert still_true(taken, roots=Roots.of(made)) is None
     project.write(plugin=PLUGIN)
     assert project.recipe(code=code) == made
-    assert still_true(taken, roots=Roots.of(made)) == "project:plugin.py"
+    assert still_true(taken, roots=Roots.of(made)) == ("project:plugin.py", "changed")
 
 
 UNFORESEEN = "import importlib\ndef f(x): return importlib.import_module(str('plug') + 'in').g(x)\n"

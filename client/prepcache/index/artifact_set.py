@@ -53,7 +53,8 @@ class ArtifactSet(RecipeIndex):
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
         has_mapped: any artifact that counts was there, with whatever items.
-        changed_inputs, drawn: observed inputs that are not what they were; generators of samples.
+        changed_inputs: observed inputs that are not what they were, and what became of them.
+        drawn: generators of samples.
         has_lost: items that were there are missing by now.
         is_known: the daemon answered the last look, so that it knows the recipe.
         reason: why samples are not stored; why, why_cue: why items are missing, which the next lease says.
@@ -86,7 +87,7 @@ class ArtifactSet(RecipeIndex):
         self.mode = self.client.mode
         self.session = Session.current(self.client)
         self.has_mapped = False
-        self.changed_inputs: tuple[str, ...] = ()
+        self.changed_inputs: tuple[tuple[str, str], ...] = ()
         self.drawn: set[str] = set()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
@@ -114,15 +115,15 @@ class ArtifactSet(RecipeIndex):
                 return None
             if chunk not in verdicts:
                 verdicts[chunk] = self._changed(rows)
-            if (name := verdicts[chunk]) is not None:
-                self.changed_inputs = tuple(dict.fromkeys((*self.changed_inputs, name)))
+            if (changed := verdicts[chunk]) is not None:
+                self.changed_inputs = tuple(dict.fromkeys((*self.changed_inputs, changed)))
                 return None
             self.drawn = self.drawn | draws_in(rows)
         mapped = open_or_miss(ref, self.session.path_of, self.recipe.digest)
         self.has_mapped |= mapped is not None
         return mapped
 
-    def _changed(self, rows: Sequence[Row]) -> str | None:
+    def _changed(self, rows: Sequence[Row]) -> tuple[str, str] | None:
         from prepcache.keys.observation.inputs import Roots, still_true
 
         return still_true(rows, user_stat_cache(), Roots.of(self.recipe, self._root), self._trust)

@@ -40,8 +40,8 @@ log = logging.getLogger("prepcache")
 
 Observed = Mapping[str, Sequence[Row]]
 """Chunks of observed inputs by name."""
-Verdicts = dict[str, str | None]
-"""Of each chunk that was looked at, the first input that is not what it was."""
+Verdicts = dict[str, tuple[str, str] | None]
+"""Of each chunk that was looked at, the first input that is not what it was, and what became of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,9 +147,9 @@ def still_true(
     stat_cache: StatCache | None = None,
     roots: Roots | None = None,
     trust: Trust = "stat",
-) -> str | None:
-    """Whether what was observed is as it was: None, or the first name that is not. What cannot be told has
-    changed."""
+) -> tuple[str, str] | None:
+    """The first of the observed inputs that is not as it was, and what became of it; None if all are. What
+    cannot be told has changed."""
     roots = roots or Roots(cwd=working_folder())
     installed: Environment | None = None
     for row in observed:
@@ -159,16 +159,16 @@ def still_true(
         if kind == "distribution":
             installed = installed or Environment()
             if digest == REPLACED or name not in installed.distributions or installed.state(name) != digest:
-                return name
+                return name, "changed"
             continue
         path = roots.path(name)
         if path is None or kind not in ("file", "module", "folder"):
-            return name
+            return name, "changed"
         is_listed = kind == "folder" and digest != FOLDER
         context.depend_on((path,), is_listed=is_listed)
         now = listing(path) if is_listed else digest_now(path, stat_cache, trust)[0]
         if now != digest or not runs_as_written(path):
-            return name
+            return name, "appeared" if digest == ABSENT else "is gone" if now == ABSENT else "changed"
     return None
 
 
