@@ -328,7 +328,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
 
         If DataLoader workers preprocessed items, the daemon is asked what they have committed.
         """
-        if self._samples.tally.count_not_kept():
+        if self._samples.tally.not_stored:
             self._samples.look()
         return self._samples.report()
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from prepcache.dataset import IterableDataset, Opened, T_co, open_recipe
@@ -44,7 +45,8 @@ GROWTH = 4
 SPAN_S = 2.0
 """Work of one chunk: its first sample waits for its last, and what is made is one artifact."""
 _MAX_WHY = 100
-_FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
+_COUNTS = ("items", "hit", "computed", "waited", "declined", "bytes", "not_stored")
+_FIELDS = (*_COUNTS, "seconds", "seconds_saved")
 _PROCESSES = 1024
 """Rows of counts: a process adds to that of its number modulo this."""
 
@@ -116,7 +118,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
                     size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
                     yield from chunk
                 finally:
-                    self._counts.note(chunk.report())
+                    self._counts.note(chunk.report(), self._by.artifacts.trouble)
                 del chunk  # before others are read
             if error is not None:
                 raise error
@@ -164,7 +166,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         What spawned workers did is not in it.
         """
         artifacts = self._by.artifacts
-        reason = [artifacts.reason] if artifacts.reason else []
+        reason = [artifacts.trouble] if artifacts.trouble else []
         return self._counts.report([*self._by.why, *changed_inputs(artifacts), *reason])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -208,15 +210,16 @@ class Counts:
         self._rows = shared_zeros(_PROCESSES * len(_FIELDS), "f8").reshape(_PROCESSES, -1)
         self._why: dict[str, None] = {}
 
-    def note(self, report: Report) -> None:
-        """Adds what a chunk has counted."""
+    def note(self, report: Report, trouble: str) -> None:
+        """Adds what a chunk has counted. Without trouble, what it made is on its way."""
+        report = report if trouble else replace(report, not_stored=0)
         self._rows[os.getpid() % _PROCESSES] += [getattr(report, name) for name in _FIELDS]
         if len(self._why) < _MAX_WHY:
             self._why.update(dict.fromkeys(report.why))
 
     def report(self, why: list[str]) -> Report:
         sums = dict(zip(_FIELDS, self._rows.sum(axis=0).tolist(), strict=True))
-        counts = {name: round(sums.pop(name)) for name in _FIELDS[:6]}
+        counts = {name: round(sums.pop(name)) for name in _COUNTS}
         return Report(**counts, **sums, why=tuple(dict.fromkeys([*why, *self._why])))
 
     def __reduce__(self) -> Any:

@@ -63,7 +63,7 @@ class Making:
         self._tally = tally
         self.pid = os.getpid()
         self._task = Task(self._by, self._catalogue, self._originals)
-        self.committer = Committer(self._task)
+        self.committer = Committer(self._task, tally.note_full)
         self.on_access = OnAccess(self._task, self.committer)
 
     # -- all that is missing
@@ -227,7 +227,7 @@ class Making:
             by.say(describe(by.name, filled.drawn), "drawn")
         if filled.reason and filled.reason != said and artifacts.mode.is_writing:
             why = WITHOUT if filled.reason == artifacts.client.budget.warned else filled.reason
-            by.say_of_it(f"{left_text(len(self._catalogue.missing), is_part=by.is_stream)}: {why}", "left")
+            by.say_of_it(f"{left_text(self._catalogue, is_part=by.is_stream)}: {why}", "left")
 
     def _say_changed(self, changed: dict[int, list[str]]) -> None:
         """Of items that were made at once: the first by name, as a folder may be written to meanwhile."""

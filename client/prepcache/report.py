@@ -4,7 +4,7 @@ Invariants:
     1. The counts are in memory that forked DataLoader workers share. A spawned worker counts for itself.
     2. `hit + computed + waited <= items`. They are equal once `prepare()` has returned, the daemon was there
        and nothing was declined. An item that equals an earlier one of the data set counts as a hit.
-    3. A declined item is also computed as soon as this job has preprocessed it.
+    3. What is computed is in the cache at this moment, or not stored. What is declined may be computed, too.
     4. The reason of a hit costs no request, that of a miss at most one, of at most `ASK_S`; a job never fails
        over its reason, and the daemon is not given up for it.
     5. What is told to the daemon (`ArtifactSet.why`), and so to other users, names files, never values.
@@ -55,11 +55,13 @@ class Report:
         computed: distinct items that this process preprocessed, or a DataLoader worker that it forked; kept
             or not.
         waited: distinct items that other jobs preprocessed while this one was preparing.
-        declined: distinct items that the cache had no room for; they are preprocessed on every access.
-        bytes: bytes of the artifacts that hold the data set's samples, by its share of their items.
+        declined: distinct items that the cache had no room for, computed or not.
+        bytes: bytes of the cached artifacts that hold the data set's samples, by its share of their items.
         seconds: seconds spent inside the preprocessing function, over all workers.
         seconds_saved: seconds that the samples found had cost the jobs that made them.
-        why: what explains the misses, one line each.
+        why: what explains the misses, and what is not stored, one line each.
+        not_stored: how many of the computed are not in the cache now: the next run makes them again. Of a
+            stream, those that something kept from being stored.
     """
 
     items: int
@@ -71,9 +73,12 @@ class Report:
     seconds: float
     seconds_saved: float
     why: tuple[str, ...] = ()
+    not_stored: int = 0
 
     def __str__(self) -> str:
         parts = [count_text(self.items, "item", "items"), f"{self.hit:,} hit", f"{self.computed:,} computed"]
+        if self.not_stored:
+            parts.append(f"{self.not_stored:,} of them not stored")
         if self.waited:
             parts.append(f"{self.waited:,} computed by other jobs")
         if self.declined:
@@ -106,6 +111,7 @@ class Tally:
         self._state = shared_zeros(len(distinct), "u1")
         self._made = shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
         self._cost_s = shared_zeros(len(distinct), "f8")  # of items made on access
+        self._is_full = shared_zeros(1, "u1")  # 1: the cache had no room for what was made
         self._seconds = 0.0
         self._changed: set[int] = set()
 
@@ -147,16 +153,15 @@ class Tally:
         self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
         return True
 
-    def count_not_kept(self) -> int:
-        """How many items were preprocessed, are nowhere, and were not declined."""
-        is_missing = self._catalogue.places.artifact == MISSING
-        return int(np.count_nonzero(is_missing & (self._made == 1) & (self._state != _DECLINED)))
+    def note_full(self) -> None:
+        self._is_full[:] = 1
 
-    def not_kept(self) -> list[str]:
-        count = self.count_not_kept()
-        if not count:
-            return []
-        return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not stored yet"]
+    @property
+    def not_stored(self) -> int:
+        return self._count_not_stored(self._made == 1)
+
+    def _count_not_stored(self, which: Any) -> int:
+        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(which))))
 
     def made_since_opening(self) -> tuple[int, int, int]:
         is_hit, is_made = self._state == _HIT, self._made == 1
@@ -165,13 +170,13 @@ class Tally:
 
     @property
     def nbytes(self) -> float:
-        """Bytes of the artifacts that hold the samples, by their share of the items."""
+        """Bytes of the cached artifacts that hold the samples, by their share of the items."""
         shares = self._shares(self._catalogue.places.artifact)
-        return float(sum(share * slot.artifact.size_bytes for slot, share in shares))
+        return float(sum(share * slot.artifact.size_bytes for slot, share in shares if slot.ref is not None))
 
     @property
     def item_bytes(self) -> float:
-        return self.nbytes / max(1, int(np.count_nonzero(self._catalogue.places.artifact != MISSING)))
+        return self.nbytes / max(1, self._catalogue.kept)
 
     def report(self, why: tuple[str, ...]) -> Report:
         inverse = self._catalogue.distinct.inverse
@@ -181,16 +186,18 @@ class Tally:
         again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
         hit = int(np.count_nonzero((self._state == _HIT)[inverse]) + again)
         _, saved_s = self._found(np.isin(self._state, (_HIT, _WAITED)))
+        is_declined = (self._state == _DECLINED) | (self._is_full & self._made == 1)
         return Report(
             items=len(inverse),
             hit=hit,
             computed=int(np.count_nonzero(self._made)),
             waited=int(counts[_WAITED]),
-            declined=int(counts[_DECLINED]),
+            declined=self._count_not_stored(is_declined),
             bytes=int(self.nbytes),
             seconds=self._seconds + float(self._cost_s.sum()),
             seconds_saved=saved_s,
             why=why,
+            not_stored=self.not_stored,
         )
 
 
@@ -292,8 +299,11 @@ def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, .
     if stamps.typed_names:
         names = ", ".join(stamps.typed_names[:3])
         lines.append(f"{len(stamps.typed_names)} paths in the items name no file, such as {names}")
-    reason = [artifacts.reason] if artifacts.reason else []
-    return tuple(dict.fromkeys([*tally.why, *lines, *tally.not_kept(), *reason]))
+    reason = artifacts.trouble
+    if count := tally.not_stored:
+        which = f"the samples of {count_text(count, 'computed item', 'computed items')} are not stored"
+        reason = f"{which}: {reason}" if reason else f"{which} yet"
+    return tuple(dict.fromkeys([*tally.why, *lines, *filter(None, [reason])]))
 
 
 def _missing_items(
@@ -318,12 +328,17 @@ def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:
     return shortened(os.path.abspath(name).removeprefix(above) if name and above else name, PATH_CHARS)
 
 
-def left_text(left: int, *, is_part: bool) -> str:
-    """What becomes of what a fill left. `is_part`: more items are to come, as in a stream."""
-    if not left:
-        return "samples that are not in the cache stay with this job"
-    which = "missing items are" if is_part else count_text(left, "item is", "items are")
-    return f"{which} preprocessed on access"
+def left_text(catalogue: Catalogue, *, is_part: bool) -> str:
+    """What becomes of what a fill left, and of what only this job has. `is_part`: more items are to come, as
+    in a stream."""
+    left = len(catalogue.missing)
+    own = len(catalogue.distinct) - catalogue.kept - left
+    if is_part or not (left or own):
+        return "missing items are preprocessed on access"
+    told = [f"{count_text(own, 'item is', 'items are')} not stored"] if own else []
+    if left:
+        told.append(f"{count_text(left, 'item is', 'items are')} preprocessed on access")
+    return ", ".join(told)
 
 
 def unobserved_text(item: str, why: str) -> str:

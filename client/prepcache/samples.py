@@ -215,7 +215,8 @@ class Samples:
         if artifacts.session.is_by_path:  # a download would keep the beat waiting
             self.look()
         there, computed, waited = self.tally.made_since_opening()
-        progress.advance(computed, waited, self.tally.item_bytes, there=there)
+        item_bytes = 0.0 if artifacts.reason else self.tally.item_bytes
+        progress.advance(computed, waited, item_bytes, there=there)
         if progress.is_over or not len(self.catalogue.missing):
             self._progress = None
             progress.close()

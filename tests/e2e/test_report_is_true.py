@@ -39,11 +39,38 @@ def test_what_workers_stored_is_in_the_report(jobs):
     assert told["computed"] == 40 and told["bytes"] >= 40 * 4096 * 4 and len(told["why"]) == 1
 
 
-def test_declined_items_that_were_made_count_as_computed(jobs):
+@pytest.mark.parametrize("lazy", [False, True])
+def test_declined_items_that_were_made_count_as_computed(jobs, lazy):
     options = ("--max-bytes", "1MiB", "--min-free", "0")
     with serving.process(jobs.box.folder, *options):
-        told = jobs.run(jobs.write(FULL), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
-    assert (told["computed"], told["declined"]) == (8, 7), "the first stays in a file of this job"
+        script = jobs.write(FULL.replace("progress", f"lazy={lazy}, progress"))
+        told = jobs.run(script, PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
+    assert (told["computed"], told["declined"], told["not_stored"], told["bytes"]) == (8, 8, 8, 0)
+    assert "the samples of 8 computed items are not stored: 1.5 MiB exceed" in told["why"][-1]
+
+
+STOPPED = """
+import os, signal
+def make(item):
+    if item == 3 and os.getpid() == JOB:
+        os.kill(prepcache.Client().info().pid, signal.SIGSTOP)
+    return np.full(8, item)
+
+JOB = os.getpid()
+ds = prepcache.CachedDataset(list(range(8)), make, version="1", code=None, progress=False, lazy=LAZY)
+assert [int(sample[0]) for sample in ds] == list(range(8))
+tell(ds)
+"""
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_samples_that_a_stopped_daemon_did_not_take_are_said(jobs, lazy):
+    with serving.process(jobs.box.folder):
+        script = jobs.write(STOPPED.replace("LAZY", str(lazy)))
+        told, said = jobs.said(script, PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock", BUDGET_S="1")
+    assert (told["computed"], told["not_stored"], told["bytes"]) == (8, 8, 0)
+    assert "the samples of 8 computed items are not stored: the daemon at" in told["why"][-1]
+    assert "8 samples that this job made could not be stored: the daemon is away" in said
 
 
 FOUND = """

@@ -55,7 +55,7 @@ def tell(ds=None, **facts):
     """The last line of a job: what it saw."""
     if ds is not None:
         report = ds.report()
-        names = "items hit computed waited declined bytes seconds seconds_saved why"
+        names = "items hit computed waited declined bytes seconds seconds_saved why not_stored"
         facts |= {name: getattr(report, name) for name in names.split()}
     print(json.dumps(facts), flush=True)
 '''

@@ -23,7 +23,7 @@ from prepcache.protocol.units import count_text, size_text, span_text
 if TYPE_CHECKING:
     from prepcache.dataset_options import OpeningMode
 
-_SUMMED = ("items", "hit", "computed", "waited", "declined", "seconds")
+_SUMMED = ("items", "hit", "computed", "waited", "declined", "not_stored", "seconds")
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
 
 Target = Annotated[
@@ -57,10 +57,11 @@ def fill(
     reports = [ds.report() for ds in _opened(target, OpeningMode(shard=part, shards=parts))]
     told = {name: sum(getattr(one, name) for one in reports) for name in _SUMMED}
     made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
-    others = f"{told['waited']:,} by other jobs, {told['declined']:,} declined"
+    lost = f"{told['declined']:,} declined, {told['not_stored']:,} not stored"
+    others = f"{told['waited']:,} by other jobs, {lost}"
     items = count_text(told["items"], "item", "items")
     emit(told, as_json, lambda: typer.echo(f"{items}: {told['hit']:,} hit, {made}, {others}"))
-    if told["declined"]:
+    if told["declined"] or told["not_stored"]:
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ Invariants:
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
     4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away
        `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker does not
-       wait for one that is away, as its job waits for each of its workers: what no daemon took is lost, and
+       wait for one that is away, as its job waits for each of its workers. What no daemon took is lost, and
        said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed; what others have made is asked from that lease's generation on.
@@ -134,14 +134,18 @@ def is_full() -> bool:
 class Committer:
     """Commits what one data set makes in this process.
 
+    Args:
+        note_full: called where the cache has no room.
+
     Attributes:
         changed: notified when a batch has been answered.
         reason: why nothing more is stored, or ""; `is_declined`: since there is no room.
         is_filling: a fill says what is wrong.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, note_full: Callable[[], None]) -> None:
         artifacts = task.by.artifacts
+        self._note_full = note_full
         self.pid = os.getpid()
         self.changed = threading.Condition()
         self.reason = ""
@@ -304,6 +308,8 @@ class Committer:
                 log.warning("prepcache: samples preprocessed on access are no longer stored: %s", reason)
             self._artifacts.reason = reason
         self.reason, self.is_declined = reason, is_declined
+        if is_declined:
+            self._note_full()
 
     # -- one commit
 
@@ -382,9 +388,10 @@ class Committer:
             with on_own_time(limit_s):
                 self.flush(began + limit_s)
             self._charge(began + given_s, nbytes)
-        if is_worker and (lost := sum(len(batch.indices) for batch in list(self._todo))):
-            which = count_text(lost, "sample", "samples")
-            log.warning("prepcache: %s that a worker made could not be stored: the daemon is away", which)
+        if lost := sum(len(batch.indices) for batch in list(self._todo)):
+            which, maker = count_text(lost, "sample", "samples"), "a worker" if is_worker else "this job"
+            told = f"{self._artifacts.recipe.name}: {which} that {maker} made could not be stored"
+            log.warning("prepcache: %s: the daemon is away", told)
             self._todo.clear()  # said once: a spawned worker calls this twice
 
 

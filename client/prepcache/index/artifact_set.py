@@ -23,7 +23,7 @@ from typing import Any
 from prepcache import forks
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
-from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
+from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownRecipe
 from prepcache.index.recipe_index import Observed, RecipeIndex, Slot, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
@@ -106,6 +106,11 @@ class ArtifactSet(RecipeIndex):
         self._watch_over()
 
     @property
+    def trouble(self) -> str:
+        """Why samples are not stored, or ""."""
+        return self.reason or (self.client.budget.warned if self.session.is_gone else "")
+
+    @property
     def is_owner(self) -> bool:
         return self.owner == os.getpid()
 
@@ -153,8 +158,6 @@ class ArtifactSet(RecipeIndex):
             except PrepcacheError as error:
                 self._refused, self.is_known = error, False
                 self.reason = error.message
-                if isinstance(error, Declined):
-                    self.reason = f"{error.message}: free some, or lower its --min-free (PREPCACHED_MIN_FREE)"
                 return None
             self._refused, self.is_known = None, True
             try:
