@@ -164,7 +164,9 @@ def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path):
         job.resolve()
         answer = job.lease("ab", nbytes=1 << 30).json()
         assert answer["is_declined"] and answer["lease"] is None
-        assert answer["reason"] == "1.0 GiB exceed the cache's limit: 1.0 MiB (--max-bytes)"
+        assert answer["reason"].startswith(
+            "1.0 GiB exceed the cache's limit: 1.0 MiB (PREPCACHED_MAX_BYTES; "
+        )
 
         def seen() -> tuple[int, int]:
             (session,) = job.http.get("/v1/sessions").json()["sessions"]
@@ -188,7 +190,7 @@ def test_a_recipe_without_room_counts_as_a_miss(tmp_path):
         problem(job.resolve(), 507, "declined")
         problem(job.lease("a", left=750), 409, "unknown-recipe")
         told = job.http.post("/v1/explain", json={}).json()
-        assert told["recipe"] == job.recipe and told["summary"].startswith("no room for another recipe: ")
+        assert told["recipe"] == job.recipe and told["summary"].startswith("no room for new samples: ")
 
 
 @pytest.mark.parametrize("raw", [b"", (1 << 40).to_bytes(8, "little")], ids=["zeros", "long header"])

@@ -34,7 +34,7 @@ def test_no_sentence_has_words_that_nobody_says(all_of_them):
         ("cli.py", "Remove the entries that pass every filter."),
         ("cli.py", "List what would go; remove nothing."),
         ("cli_tables.py", "How do I free 50 GB?"),
-        ("report.py", "nothing of this name is cached yet"),
+        ("explain.py", "{} of this name is cached yet"),
         ("report.py", "PREPCACHE=readonly: new samples are not stored"),
         ("page.html", "no job has missed since the daemon started"),
         ("server.py", "serving %s on %s (pid %d)"),

@@ -87,7 +87,7 @@ def test_a_watch_ends_with_its_daemon_and_leaves_the_terminal(tmp_path):
         served = running.enter_context(serving(tmp_path, standing))
         with terminal(*WATCH, environ=environ(tmp_path)) as seen:
             before = seen.attributes
-            seen.until(r"Who is connected\?[^\0]*nobody")
+            seen.until(r"Who is connected\?[^\0]*no job")
             fill(served)
             seen.until(r"train.py[^\0]*prep.tokenise 3/5")
             running.close()

@@ -187,7 +187,7 @@ NO_DISK = {"effective_limit_bytes": 0, "free_bytes": 5 << 30}
 @pytest.mark.parametrize(
     ("changed", "told", "not_told"),
     [
-        ({}, "declined for lack of room: 750 items, 1 commit", "saturated"),
+        ({}, "not stored for lack of room, since the start: 750 items, 1 finished file", "saturated"),
         ({}, "50.0 GiB of 100 GiB on disk (50 %)", "budget"),
         (
             FULL | {"yielding_bytes": 4 << 30, "pinned_bytes": 50 << 30, "held_bytes": 50 << 30},
@@ -198,9 +198,9 @@ NO_DISK = {"effective_limit_bytes": 0, "free_bytes": 5 << 30}
         ({"unlinked_bytes": 2 << 20}, "these stay; 2.0 MiB of removed entries, freed when", "budget"),
         ({"effective_limit_bytes": 50 << 30}, "the budget is 100 GiB, the disk is too small", "removed"),
         (NO_DISK, "50.0 GiB on disk, budget 100 GiB", "of 0 B"),
-        (NO_DISK, "5.0 GiB, of which 10.0 GiB must stay free", "the disk is too small"),
+        (NO_DISK, "the disk has 5.0 GiB free, of which 10.0 GiB must stay free", "the disk is too small"),
         ({"staged_bytes": 2 << 20}, "2.0 MiB written by jobs but not committed yet", "saturated"),
-        ({"declined": 0, "declined_items": 0}, "no job has asked for items", "declined"),
+        ({"declined": 0, "declined_items": 0}, "no job has asked for items", "lack of room"),
         (HELPED, "hit rate 90 % (900 items found), 14 h of preprocessing saved in 2.0 d", "no job has asked"),
         ({"coldest_age_s": 1e6}, "--free 50GB --dry-run; least recently used entry: 12 d ago", "rebuilt"),
         ({"recovered": {"new index": 1, "indexed": 3}}, "index rebuilt when the daemon started", "damaged"),

@@ -58,7 +58,7 @@ def test_a_full_disk_is_logged_once(tmp_path, caplog):
         for _ in range(2):
             store.maintain()
         store.close()
-        assert caplog.text.count("nothing can be stored") == caplog.text.count("--min-free") == times
+        assert caplog.text.count("nothing can be stored") == caplog.text.count("PREPCACHED_MIN_FREE") == times
 
 
 def test_ctrl_c_ends_the_command_with_one_line(monkeypatch, capsys):

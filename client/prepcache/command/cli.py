@@ -245,8 +245,8 @@ def purge(
         gone = client.purge(**chosen, dry_run=dry_run)
         emit(gone.to_json(), as_json, lambda: cli_tables.purged(gone, dry_run, bool(free_bytes)))
         if free_bytes and 0 < gone.disk_bytes < free_bytes:
-            told = f"{size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
-            typer.echo(f"prepcache: only {told}: what is pinned, in use or another user's stays", err=True)
+            only = f"only {size_text(gone.disk_bytes)}"
+            typer.echo(f"prepcache: {only}: any other entry is pinned, in use or another user's", err=True)
 
 
 @app.command()
@@ -438,7 +438,7 @@ def main() -> None:
     try:
         app(prog_name="prepcache")
     except PrepcacheError as error:
-        _end(error.message + _mend(error), error.exit_code)
+        _end(error.message, error.exit_code)
     except BrokenPipeError:
         # `prepcache ls | head`: nobody reads on. Python would complain when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -447,15 +447,6 @@ def main() -> None:
         _end("interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - invariant 1; what it was is told
         _end(f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL)
-
-
-def _mend(error: PrepcacheError) -> str:
-    """What to do where nobody listens at the place that the environment names."""
-    causes = error.__cause__.args if error.__cause__ is not None else ()
-    is_refused = any(isinstance(one, PermissionError) for one in causes)  # it is told who may connect
-    if error.data.get("why") != "absent" or not os.environ.get("PREPCACHE_URL") or is_refused:
-        return ""
-    return "; PREPCACHE_URL names it: start that daemon (`prepcached serve`), or unset the variable"
 
 
 def _end(message: str, exit_code: int) -> None:

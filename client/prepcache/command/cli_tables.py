@@ -83,9 +83,9 @@ def show(*lines: RenderableType) -> None:
     out.file.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
-_NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "IDLE", "PID", "SINCE", "HOLDS")
+_NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "IDLE", "PID", "SINCE", "READS")
 _SENTENCES = ("WHAT", "DOING", "KEPT")
-_FROM_WIDTH = {"RECIPE": 100} | dict.fromkeys(("OWNER", "KEPT", "HOST", "HOLDS"), 70)
+_FROM_WIDTH = {"RECIPE": 100} | dict.fromkeys(("OWNER", "KEPT", "HOST", "READS"), 70)
 """Columns that are shown only where a line of the terminal has so many characters."""
 NAMES_SHOWN = 5
 
@@ -231,6 +231,7 @@ def explanation(told: inspection.Explanation) -> None:
     near = told.nearest
     rows = {
         "name": told.name,
+        "missed": age_text(told.missed_at, time.time()) if told.missed_at else "",
         "recipe": told.recipe or "",
         "entries": f"{told.entries:,}",
         "why": told.summary,
@@ -307,8 +308,8 @@ def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[RenderableTyp
         for one in sessions
     ]
     if not jobs:
-        return [Text("nobody", style="dim")]
-    return [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)]
+        return [Text("no job", style="dim")]
+    return [table(["JOB", "PID", "HOST", "SINCE", "READS", "DOING"], jobs)]
 
 
 def _and_more(count: int, one: str = "more", many: str = "more") -> list[RenderableType]:

@@ -244,6 +244,9 @@ class Transport:
             span = f"within {deadline.limit_s:.1f} s" if deadline.limit_s >= 1 else "in time"
             return self._error("broken", f"no answer {span}")
         told = error.strerror or str(error) or type(error).__name__
+        is_refused = isinstance(error, PermissionError)  # it is told who may connect
+        if why == "absent" and os.environ.get("PREPCACHE_URL") == self.address.url and not is_refused:
+            told += "; PREPCACHE_URL names it: start that daemon (`prepcached serve`), or unset it"
         return self._error(why, told[:1].lower() + told[1:])
 
     def close(self) -> None:

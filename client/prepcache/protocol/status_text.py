@@ -29,9 +29,9 @@ def page(socket: str, host: str) -> str:
     return f"ssh -N -L {PAGE_PORT}:{socket} {host}, then http://localhost:{PAGE_PORT}/"
 
 
-def free(stats: Mapping[str, Any]) -> str:
-    left, reserved = stats.get("free_bytes", 0), stats.get("min_free_bytes", 0)
-    return f"{size_text(left)}, of which {size_text(reserved)} must stay free (--min-free)"
+def free(left: int, reserved: int) -> str:
+    setting = "PREPCACHED_MIN_FREE; `prepcached stop` applies it"
+    return f"{size_text(left)} free, of which {size_text(reserved)} must stay free ({setting})"
 
 
 def warnings(stats: Mapping[str, Any]) -> list[str]:
@@ -40,7 +40,8 @@ def warnings(stats: Mapping[str, Any]) -> list[str]:
     said = []
     fixed = disk - stats.get("yielding_bytes", disk)  # cannot make room for new entries
     if not limit or fixed >= FULL_SHARE * limit:
-        why = "all entries are pinned or in use" if limit else f"disk space: {free(stats)}"
+        disk_space = free(stats.get("free_bytes", 0), stats.get("min_free_bytes", 0))
+        why = "all entries are pinned or in use" if limit else f"the disk has {disk_space}"
         said.append(f"saturated: new samples are not stored; {why}")
     elif disk >= FULL_SHARE * limit:
         rate = stats.get("evictions_per_s", 0.0) * 60
@@ -48,10 +49,10 @@ def warnings(stats: Mapping[str, Any]) -> list[str]:
     items, writes = (int(stats.get(name, 0)) for name in ("declined_items", "declined"))
     declined = [
         *([count_text(items, "item", "items")] if items else []),
-        *([count_text(writes, "commit or upload", "commits and uploads")] if writes else []),
+        *([count_text(writes, "finished file", "finished files")] if writes else []),
     ]
     if declined:
-        said.append(f"declined for lack of room: {', '.join(declined)}")
+        said.append(f"not stored for lack of room, since the start: {', '.join(declined)}")
     if staged := stats.get("staged_bytes"):
         said.append(f"{size_text(staged)} written by jobs but not committed yet")
     return said

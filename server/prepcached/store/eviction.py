@@ -23,8 +23,8 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Key
+from prepcache.protocol import status_text
 from prepcache.protocol.inspection import Purged
-from prepcache.protocol.units import size_text
 from prepcached.store import durable, listing, queries
 from prepcached.store.core import Core, io_told, log, no_space_declined
 from prepcached.store.db import artifacts
@@ -239,10 +239,9 @@ def make_room_ahead(core: Core) -> None:
     was_full, core.is_full = core.is_full, core.ledger.limit(free) == 0
     if core.is_full and not was_full:
         log.warning(
-            "nothing can be stored: the disk under %s has %s free, of which %s must stay free (--min-free)",
+            "nothing can be stored: the disk under %s has %s",
             core.layout.root,
-            size_text(free),
-            size_text(core.ledger.min_free_bytes),
+            status_text.free(free, core.ledger.min_free_bytes),
         )
     with core.memory:
         merging = core.ledger.merging_bytes  # nothing goes for a merge, its parts least of all

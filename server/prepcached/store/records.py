@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from prepcache.protocol import inspection
+from prepcache.protocol import inspection, status_text
 from prepcache.protocol.units import size_text
 
 HEADROOM_SHARE, HEADROOM_BYTES = 50, 256 << 20
@@ -147,12 +147,10 @@ class Ledger:
     def refusal(self, size_bytes: int, free_bytes: int) -> str:
         """Why so many more bytes are not taken."""
         limit = self.limit(free_bytes)
-        may_hold = f"{size_text(limit)} (--max-bytes)"
+        may_hold = f"{size_text(limit)} (PREPCACHED_MAX_BYTES; `prepcached stop` applies it)"
         if limit < self.max_bytes:
-            may_hold = (
-                f"{size_text(limit)}, because the disk has {size_text(free_bytes)} free, of which "
-                f"{size_text(self.min_free_bytes)} must stay free (--min-free)"
-            )
+            disk_space = status_text.free(free_bytes, self.min_free_bytes)
+            may_hold = f"{size_text(limit)}, because the disk has {disk_space}"
         if size_bytes > limit:
             return f"{size_text(size_bytes)} exceed the cache's limit: {may_hold}"
         promised = self.reserved_bytes

@@ -30,8 +30,8 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Key, is_hex64
+from prepcache.protocol import status_text
 from prepcache.protocol.inspection import Entry
-from prepcache.protocol.units import size_text
 from prepcache.protocol.wire import Resolved
 from prepcached.store import commit as committing
 from prepcached.store import eviction, integrity, listing, queries, scopes
@@ -113,10 +113,8 @@ class Store(Core):
             min_free, free = self.ledger.min_free_bytes, self.disk.free_bytes()
             short = min_free + len(packed) - free
             if short > 0 and not eviction.evict(self, short):
-                raise errors.Declined(
-                    f"no room for another recipe: the disk under {self.root} has {size_text(free)} free, of "
-                    f"which {size_text(min_free)} must stay free (--min-free)"
-                )
+                has = status_text.free(free, min_free)
+                raise errors.Declined(f"no room for new samples: the disk under {self.root} has {has}")
             with self.writer, self.index.write() as conn:
                 queries.add_recipe(conn, recipe, name, self.clock(), packed)
 
