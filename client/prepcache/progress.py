@@ -32,6 +32,7 @@ REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
 NAME_CHARS, BAR_CHARS = 24, 10
+ERASED = "\r\x1b[J"
 
 
 def say(line: str, is_shown: bool | None = None, *, is_wrong: bool = False) -> None:
@@ -78,6 +79,7 @@ class Once:
         "started",
         "unseen",
         "unobserved",
+        "taken",
     )
 
     def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
@@ -173,9 +175,8 @@ class Progress:
         if waiting:
             parts.append(waiting)
         if left and (made := self._computed + self._waited):
-            eta = span_text(left * passed_s / made)
-            disk = size_text(left * self._item_bytes)
-            parts.append(f"{eta} and {disk} to go")
+            disk = f" and {size_text(left * self._item_bytes)}" if self._item_bytes else ""
+            parts.append(f"{span_text(left * passed_s / made)}{disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         counts = (
             (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"),
@@ -189,7 +190,7 @@ class Progress:
         try:
             if self._bar is None:
                 self._bar = Bar()
-            self._bar.draw(f"{shortened(self._name, NAME_CHARS)} [{bar:{BAR_CHARS}}] {line}")
+            self._bar.draw(f"{shortened(self._name, NAME_CHARS)} [{bar:.<{BAR_CHARS}}] {line}")
         except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
             self._is_bar, self._is_shown = False, False
 
@@ -205,28 +206,21 @@ class Progress:
 
 
 class Bar:
-    """Text that is drawn over itself, in as many lines of a terminal as it takes.
-
-    In a notebook it is one line, and stays at the end.
-    """
+    """A line that is drawn over itself: of a terminal as much as fits. In a notebook it stays at the end."""
 
     def __init__(self) -> None:
         self._drawn = 0
-        """Lines of a terminal above the cursor; characters in a notebook."""
+        """Characters in a notebook."""
 
     def draw(self, line: str) -> None:
         if _is_notebook():
             text, self._drawn = f"\r{line:{self._drawn}}", len(line)
         else:
-            lines = textwrap.wrap(line, max(20, shutil.get_terminal_size().columns - 1))
-            text, self._drawn = self._erased() + "\n".join(lines), len(lines) - 1
+            width = max(20, shutil.get_terminal_size().columns - 1)
+            text = ERASED + textwrap.shorten(line, width, placeholder=" ...")
         sys.stderr.write(text)
         sys.stderr.flush()
 
     def stop(self) -> None:
-        sys.stderr.write("\n" if _is_notebook() else self._erased())
+        sys.stderr.write("\n" if _is_notebook() else ERASED)
         sys.stderr.flush()
-
-    def _erased(self) -> str:
-        up = f"\x1b[{self._drawn}A" if self._drawn else ""
-        return f"\r{up}\x1b[J"

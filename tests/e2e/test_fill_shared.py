@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 
+from support import serving
 from support.jobs import Jobs
 
 SQUARES = """
@@ -72,6 +73,41 @@ def test_a_function_that_raises_leaves_its_items_to_other_jobs(jobs):
     facts = jobs.together(script, arguments([items], 0.01))
     assert facts[0]["hit"] == sum(before.values()) - 1
     assert jobs.calls() == Counter(dict.fromkeys(items, 1)) + Counter({30: 1})
+
+
+DYING = """
+from prepcache.fill.share import Share
+wait = Share.wait
+
+def waited(*given, **named):
+    granted = wait(*given, **named)
+    if not granted:
+        Path("waited").touch()
+    return granted
+
+Share.wait = waited
+
+def make(item):
+    called(item)
+    if sys.argv[1] == "dies":
+        barrier()
+        os._exit(1)
+    return np.full(16, item)
+
+ds = prepcache.CachedDataset(range(40), make, version="1", code=None)
+"""
+
+
+def test_a_job_says_that_it_takes_over_what_another_leased(jobs):
+    script = jobs.write(DYING)
+    dying = jobs.start(script, "dies")
+    dying.ready()
+    job = jobs.start(script, "lives")
+    assert serving.wait_until((jobs.box.folder / "waited").exists)
+    dying.go()
+    said = job.process.communicate(timeout=240)[1]
+    assert ") has leased items and not stored them: this job takes them over" in said
+    assert jobs.calls() == Counter(range(40)) + Counter({0: 1})
 
 
 EXPANDED = """

@@ -193,8 +193,11 @@ class Fill:
 
     def _wait(self) -> None:
         """Waits until others commit or give up what they hold, or the daemon ends their leases."""
-        self._watcher.waiting(self._share.holders, self._share.open)
-        self._ask(partial(self._share.wait, WAIT_S))
+        holders = self._share.holders
+        self._watcher.waiting(holders, self._share.open)
+        if self._ask(partial(self._share.wait, WAIT_S)) and holders:
+            text = f"{holders[0].who} has leased items and not stored them: this job takes them over"
+            self._task.by.say_of_it(text, "taken")
 
     def _ask(self, ask: Callable[[int], list[int]]) -> bool:
         """Queues what is granted; whether anything is. Sharing ends where there is no room for it, and where
