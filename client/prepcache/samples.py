@@ -32,6 +32,7 @@ from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.view import View, given
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.observation.observer import Observer
+from prepcache.keys.randomness import describe
 from prepcache.progress import Once, Progress, say
 from prepcache.protocol.observed import draws_text
 from prepcache.report import (
@@ -42,7 +43,7 @@ from prepcache.report import (
     why_missing,
     why_so,
 )
-from prepcache.wrapped import Wrapped, draws_refused
+from prepcache.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from prepcache.batching.gather import Batch
@@ -121,7 +122,7 @@ class Preprocessing:
 
     def refuse_draws(self, drawn: set[str]) -> None:
         if drawn and isinstance(self.job.function, Wrapped):
-            raise UnkeyableError(draws_refused(self.name, drawn))
+            raise UnkeyableError(describe(self.name, drawn))
 
     @property
     def is_awaited(self) -> bool:

@@ -66,12 +66,3 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
                 f"({error})"
             ) from None
     return names, Wrapped(dataset, names)
-
-
-def draws_refused(name: str, drawn: set[str]) -> str:
-    return (
-        f"{name} draws random numbers ({', '.join(sorted(drawn))}), so a cached sample would be the "
-        "same in every epoch. Build the dataset with its deterministic transforms only, and pass the random "
-        "ones to wrap() as transform=, which is called on every access. For draws that are to be the same in "
-        "every epoch, make a generator in __getitem__, and seed it from the item."
-    )

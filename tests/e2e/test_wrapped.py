@@ -176,7 +176,7 @@ def test_a_dataset_that_draws_is_refused_in_words(tmp_path, box, of, named, how)
     script.write_text(DRAWS)
     box.start_daemon()
     said = box.python(script, of, how).stdout
-    assert re.search(rf"Flips draws random numbers \({re.escape(named)}\).* as transform=", said)
+    assert re.search(rf"Flips draws random numbers \({re.escape(named)}\).* to transform=", said)
 
 
 @pytest.mark.parametrize("of", ["InVain", "Seeded"])
