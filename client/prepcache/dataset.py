@@ -193,6 +193,8 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         stamps.warn()
         distinct = Distinct(stamps.digests)
         by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
+        if mode is not None and not mode.prepares:  # a plan is no job: it holds nothing, and misses nothing
+            by.artifacts.owner, by.progress = 0, False
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
         self._samples = Samples(by, self.items, distinct, stamps, catalogue)
         self._samples.originals.read_again(hasher)

@@ -121,9 +121,9 @@ class Coordinator:
             self._registered[recipe] = request.name
         holder = session if request.hold else None
         found = await self._resolve(holder, recipe, request.generation)
-        if found.is_complete and not found.artifacts:
+        if holder is not None and found.is_complete and not found.artifacts:  # else nobody reads
             self.served.add(misses=1)
-            misses.note(Miss(request.name, request.recipe, session="" if session is None else session.id))
+            misses.note(Miss(request.name, request.recipe, session=holder.id))
         return found
 
     async def lease(self, session: Session, request: wire.LeaseRequest) -> wire.LeaseAnswer:

@@ -119,6 +119,15 @@ def test_a_plan_makes_nothing_and_knows_what_is_to_come(box, project):
     assert command(box, project, "fill", "train.py:make")["computed"] == 6
 
 
+def test_a_plan_is_no_miss_and_prints_nothing_of_a_job(project):
+    train = project / "train.py"
+    train.write_text(train.read_text().replace("progress=False", "progress=None"))
+    with sandbox() as box:
+        planned = box.python("-m", "prepcache", "plan", "train.py:make", cwd=project)
+        assert f"{COUNT} missing" in planned.stdout and planned.stderr == ""
+        assert "no job has missed since" in box.python("-m", "prepcache", "status").stdout
+
+
 def test_a_script_with_arguments_and_threads_is_filled(box, project):
     (project / "train.py").write_text(INVOLVED)
     [planned] = command(box, project, "plan", "train.py:make")
