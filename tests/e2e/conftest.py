@@ -7,7 +7,7 @@ import pytest
 
 from prepcache import Client
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import PROCESS
+from prepcache.daemon.wait_budget import PROCESS, WaitBudget
 from support.forked import Daemons, JobServers
 from support.jobs import Jobs
 from support.sandbox import Sandbox, sandbox
@@ -51,9 +51,9 @@ def jobs(daemons: Daemons, job_servers: JobServers) -> Iterator[Jobs]:
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """Of a daemon in this process."""
+    """Of a daemon in this process. What it may lose is its own: what an earlier test left asks in vain."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with serving(tmp_path):
-        client = Client(f"unix://{tmp_path}/s.sock")
+        client = Client(f"unix://{tmp_path}/s.sock", budget=WaitBudget(60.0))
         yield client
         Session.current(client).close()

@@ -133,7 +133,7 @@ print(prepcache.CachedDataset(range(256), made, progress=False).report().compute
 """
 
 
-def test_a_job_that_starts_its_daemon_makes_nothing_of_the_bucket(box):
+def test_a_job_that_starts_its_daemon_takes_from_the_bucket(box):
     (box.folder / "bucket.py").write_text(BUCKET)
     (box.folder / "bucket").mkdir()
     tier = {"PREPCACHED_TIER": f"file://{box.folder}/bucket"}

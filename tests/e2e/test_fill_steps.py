@@ -56,7 +56,7 @@ def another(tmp_path: Path) -> Iterator[Callable[[], Client]]:
     def give() -> Client:
         name = tmp_path / f"{len(clients)}.sock"
         name.symlink_to("s.sock")
-        clients.append(Client(f"unix://{name}"))
+        clients.append(Client(f"unix://{name}", budget=WaitBudget(60.0)))
         return clients[-1]
 
     yield give

@@ -64,7 +64,7 @@ def test_an_error_in_taking_in_what_was_noted_fails_closed(project, monkeypatch,
     assert list(call.digests) == ["project:v.txt"]
 
 
-def test_what_a_function_attaches_keeps_all_items_called_together_out(project):
+def test_an_attached_database_keeps_all_items_of_a_call_out(project):
     """Also items after the one that attached the database, by whose connection they read it."""
     source = "import sqlite3\ndef f(x): sqlite3.connect(':memory:').close(); return 'attach ? as a', x"
     call = Observed(project, source)
