@@ -258,6 +258,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("prepcache"):
             raise
-        mend = f'the daemon\'s dependencies are not installed ({error.name}): pip install "prepcache[server]"'
+        lacking = f"the daemon's dependencies are not installed ({error.name})"
+        mend = f'{lacking}: in its checkout, pip install ".[server]"'
         typer.echo(f"prepcached: {mend}", err=True)
         sys.exit(1)

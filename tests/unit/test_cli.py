@@ -112,7 +112,8 @@ def test_a_daemon_without_its_extra_says_what_to_install(tmp_path, command, miss
     program = f"import sys; sys.modules[{missing!r}] = None; from prepcached.cli import main; main()"
     ended = python("-c", program, command, "--root", tmp_path, code=1)
     assert ended.stdout == ""
-    told = f'the daemon\'s dependencies are not installed ({missing}): pip install "prepcache[server]"'
+    mend = 'in its checkout, pip install ".[server]"'
+    told = f"the daemon's dependencies are not installed ({missing}): {mend}"
     assert ended.stderr == f"prepcached: {told}\n"
 
 

@@ -148,7 +148,7 @@ def test_a_launch_that_starts_nothing_leaves_no_daemon(make, monkeypatch, shell,
 
 def test_without_the_server_extra_its_install_command_is_told(make, monkeypatch):
     monkeypatch.setattr(launcher_module, "SERVER_MODULES", ("no_such_module_of_the_server",))
-    with pytest.raises(DaemonUnreachable, match=r'pip install "prepcache\[server\]"'):
+    with pytest.raises(DaemonUnreachable, match=r'pip install "\.\[server\]"'):
         make().start()
 
 

@@ -51,10 +51,13 @@ def fill(
 
     Example: prepcache fill train.py:make_dataset --shard $SLURM_ARRAY_TASK_ID/8
     """
+    from prepcache.daemon.session import Session
     from prepcache.dataset_options import OpeningMode
 
     part, parts = _shard(shard)
-    reports = [ds.report() for ds in _opened(target, OpeningMode(shard=part, shards=parts))]
+    datasets = _opened(target, OpeningMode(shard=part, shards=parts))
+    Session.current(Client()).close()  # waits for commits that are under way, as the end of a job does
+    reports = [ds.report() for ds in datasets]
     told = {name: sum(getattr(one, name) for one in reports) for name in _SUMMED}
     made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
     lost = f"{told['declined']:,} declined, {told['not_stored']:,} not stored"

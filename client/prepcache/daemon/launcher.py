@@ -214,7 +214,7 @@ class Launcher(Endpoint):
         if missing:
             raise self._failed(
                 f"its dependencies are not installed ({', '.join(missing)}): "
-                'pip install "prepcache[server]", or set PREPCACHE_URL to a running daemon'
+                'in its checkout, pip install ".[server]", or set PREPCACHE_URL to a running daemon'
             )
 
     def _spawn(self) -> int:
