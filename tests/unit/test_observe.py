@@ -268,3 +268,16 @@ def test_what_cannot_be_told_counts_as_changed():
         {"kind": "file", "name": "nowhere:v.txt", "digest": ABSENT},
     ]
     assert [still_true([row]) for row in rows] == [(row["name"], "changed") for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [("exists()", "exists()"), ("exists()", "write_text('new')"), ("suffix", "exists()")],
+)
+def test_what_was_there_and_is_moved_is_an_input_where_it_is_read(project, before, then):
+    """Whatever becomes of its former name."""
+    project.put("in.txt", "one")
+    lines = ["path = HERE / 'in.txt'", f"path.{before}", "path.rename(HERE / 'moved.txt')", f"path.{then}"]
+    source = "def f(x):\n" + "".join(f"    {line}\n" for line in lines)
+    watched = Watched(project, source + "    return (HERE / 'moved.txt').read_text()\n")
+    assert "project:moved.txt" in watched.names

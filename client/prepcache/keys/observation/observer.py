@@ -241,11 +241,13 @@ class Observer:
                 for path in inputs.files_awaited(fact.path):
                     used.setdefault(path, []).append(Fact(Kind.READ, path, None, info_of(path)))
             elif fact.kind != Kind.LISTED:
+                if fact.kind == Kind.RENAMED and self._is_moved_output(fact.other, used.get(fact.other)):
+                    fact = fact._replace(other=OUTPUT)
                 used.setdefault(fact.full, []).append(fact)
         now = {path: stamp_at(info_of(path)) for path in used}
         new = {path: own for path, own in used.items() if not self._is_known(path, own, now[path])}
         for path, own in new.items():
-            if self._is_made(own, now[path], used):
+            if self._is_made(own, now[path]):
                 self._take_back(path, own)
                 self._outputs[path] = None
         for path, own in new.items():
@@ -267,7 +269,14 @@ class Observer:
             return False
         return fact.folder in last.folders and last.stamp == stamp_at(fact.info) == now
 
-    def _is_made(self, facts: list[Fact], now: Stamp | None, used: dict[str, list[Fact]]) -> bool:
+    def _is_moved_output(self, path: str, facts: list[Fact] | None) -> bool:
+        """Whether what is renamed was made, by what is known of it by then: later it is another file."""
+        if facts is None or self._is_output(path):
+            return self._is_output(path)
+        is_new = facts[0].info is None and all(f.kind != Kind.RENAMED or f.other == OUTPUT for f in facts)
+        return is_new or self._is_made(facts, stamp_at(facts[0].info))
+
+    def _is_made(self, facts: list[Fact], now: Stamp | None) -> bool:
         """Whether the function made what an item left under a path: it opened it to be written (not only to
         add to it), renamed an output to it, or handed the path to C or to a process that made it, and had not
         read what was there."""
@@ -278,12 +287,12 @@ class Observer:
                 is_read |= first is not None and stamp_at(fact.info) == first
             elif is_read:
                 continue
-            elif fact.kind == Kind.WRITTEN or (fact.kind == Kind.KEPT and fact.info is None):
+            elif (
+                fact.kind == Kind.WRITTEN
+                or (fact.kind == Kind.KEPT and fact.info is None)
+                or (fact.kind == Kind.RENAMED and fact.other == OUTPUT)
+            ):
                 return True
-            elif fact.kind == Kind.RENAMED:
-                former = used.get(fact.other)
-                if self._is_output(fact.other) or (former is not None and former[0].info is None):
-                    return True
         has_changed = any(stamp != first for stamp in (now, *(stamp_at(fact.info) for fact in facts)))
         is_new = first is None and not kinds.isdisjoint((Kind.NAMED, Kind.GIVEN))
         before = takewhile(lambda kind: kind != Kind.GIVEN, [fact.kind for fact in facts])
