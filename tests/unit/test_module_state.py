@@ -134,6 +134,8 @@ OWN = {
     "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",
     "whether one is loaded": "def f(x): return f'{x}' in sys.modules, K",
     "its names": "def f(x): return x in sys.modules.keys(), K",
+    "one taken out": "def f(x): return sys.modules.pop('stub', None), K",
+    "one put in and taken out": "def f(x):\n    sys.modules['stub'] = x\n    del sys.modules['stub']\n    return K",
     "a module that is named modules": "import modules\ndef f(x): return modules.K, K",
     "a method that is named modules": "def f(x): return sys.byteorder, [m for m in x.modules()], K",
 }

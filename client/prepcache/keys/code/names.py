@@ -247,7 +247,7 @@ OF_REACHED = "modules"
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
-_LOOKS_UP = frozenset({"BINARY_SUBSCR", "CALL", "LOAD_CONST"})
+_LOOKS_UP = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "CALL", "LOAD_CONST"})
 """What follows a name that stands in the code: its use, or what is given beside it."""
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
@@ -365,7 +365,11 @@ def module_look_ups(code: CodeType) -> tuple[bool, bool]:
             is_other = step.argval == "modules" and is_call  # of a network, which has such a method
             if step.opname not in _TAKES or step.argval not in tables or is_other:
                 continue
-            first, then, *_ = (*(s for s in steps[at + 1 : at + 4] if s.argval != "get"), step, step)
+            first, then, *_ = (
+                *(s for s in steps[at + 1 : at + 4] if s.argval not in ("get", "pop")),
+                step,
+                step,
+            )
             is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
             is_own = first.argval == "__name__" or then.argval == "__module__"
             is_found |= step.argval == "modules"
