@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from prepcache.errors import DaemonUnreachable
 from prepcached import daemon as daemon_module
 from prepcached import http_protocol, start
 from prepcached import server as daemon_server
@@ -341,3 +342,23 @@ def test_a_start_waits_as_long_as_a_stop_may_take(tmp_path, monkeypatch):
 
     monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     start.take(Settings(root=tmp_path / "root", uds=tmp_path / "sock"), {}).close()
+
+
+def test_a_stop_breaks_off_a_merge_and_a_check(store, monkeypatch):
+    for number in range(8):
+        put(store, number)
+    check, before, checks = store.check_not_stopping, items_of(store), list[int]()
+
+    def check_and_stop(_: int = 0) -> None:
+        checks.append(1)
+        if len(checks) == 3:  # in the middle of the parts
+            store.stopping.set()
+        check()
+
+    monkeypatch.setattr(store, "check_not_stopping", check_and_stop)
+    for work in (store.merge_some, store.check, store.verify):
+        with pytest.raises(DaemonUnreachable):
+            work()
+    assert len(checks) == 5 and items_of(store) == before
+    store.stopping.clear()
+    assert store.check() == []

@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
+from prepcache.errors import ConfigError, all_errors
 from prepcached.config import KNOWN, load
+from prepcached.server import OVERDUE
+from prepcached.start import STOP_LIMIT_S
 from support.fleet import upstream
 from support.serving import serving
 
@@ -53,6 +56,19 @@ def test_systemd_verifies_the_units(units):
 def test_the_service_is_confined():
     result = analyze("security", "--offline=yes", "--threshold=30", str(DEPLOY / "prepcached.service"))
     assert result.returncode == 0, result.stdout[-400:]
+
+
+def test_the_service_is_bounded_watched_and_given_up():
+    """A start that fails is not tried all night, however slow: each job would wait for it."""
+    text = (DEPLOY / "prepcached.service").read_text()
+    to = dict(re.findall(r"^(\w+)=(.*)$", text, re.M))
+    longest_s = int(to["TimeoutStartSec"]) + int(to["RestartSec"])
+    assert int(to["StartLimitBurst"]) * longest_s < int(to["StartLimitIntervalSec"])
+    assert int(to["RestartPreventExitStatus"]) == ConfigError.exit_code
+    assert (to["MemoryHigh"], to["MemoryMax"], to["Type"], to["WatchdogSec"]) == ("2G", "4G", "notify", "60")
+    assert STOP_LIMIT_S < 10 < int(to["TimeoutStopSec"])
+    assert int(to["SuccessExitStatus"]) == OVERDUE not in (1, *(error.exit_code for error in all_errors()))
+    assert "Conflicts=prepcached.socket\n" in (DEPLOY / to["OnFailure"]).read_text()
 
 
 def test_the_example_settings_are_settings_that_the_daemon_knows():

@@ -143,3 +143,25 @@ def test_a_job_that_starts_its_daemon_takes_from_the_bucket(box):
     assert box.python("bucket.py", environ=fresh).stdout == "0\n"
     box.python("-m", "prepcached", "stop", environ=fresh)
     assert len(calls(box)) == calls(box).total() == 256
+
+
+OBSERVED = """
+import pathlib, prepcache
+from prepcache.daemon import waits
+waits.FIRST_SHARE, waits.HANDOVER_S = 0.01, 60.0
+words = pathlib.Path("words.txt")
+def read(number): return [number, words.read_text()]
+for text in ("one", "two"):
+    words.write_text(text)
+    ds = prepcache.CachedDataset(range(5), read)
+    print(ds.report().computed, ds[0])
+pathlib.Path("ready").touch()
+"""
+
+
+def test_what_waits_for_a_daemon_keeps_what_it_observed(box):
+    """Both are stored when the daemon answers, each for what the file said."""
+    (box.folder / "observed.py").write_text(OBSERVED)
+    for made, environ in ((5, held_back(box)), (0, {})):
+        said = box.python("observed.py", environ=environ).stdout.splitlines()
+        assert said == [f"{made} [0, 'one']", f"{made} [0, 'two']"]

@@ -193,3 +193,9 @@ def test_the_command_line_counts_where_code_parses_it(project, monkeypatch, read
         monkeypatch.setattr("sys.argv", [name, "--size", size])
         digests.add(project.digest(**FUNCTION))
     assert len(digests) == 1 + counts
+
+
+def test_the_class_of_a_module_that_another_put_there_counts(project):
+    own = "import cfg, types\nclass M(types.ModuleType):\n    size = property(lambda self: {})\ncfg.__class__ = M\n"
+    project.write(prep="import cfg, own\ndef f(x): return cfg.size", cfg="", own=own.format(1))
+    assert changes(project, lambda: project.write(own=own.format(2)), **FUNCTION)

@@ -75,3 +75,10 @@ def test_the_libraries_look_there(project, text):
     module.TH = module.TH * 2
     assert module.f(2) != given
     assert recipe(module.f).digest != before
+
+
+def test_what_a_text_in_the_config_names_counts(project):
+    text = "TH = {}\ndef f(x, rule): return x.query(rule)"
+    project.write(prep=text.format(5))
+    config = {"rule": "a > @TH"}
+    assert changes(project, lambda: project.write(prep=text.format(6)), config=config, **FUNCTION)

@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import shutil
+import tempfile
 import threading
 from typing import Any
 
@@ -281,3 +282,12 @@ def test_what_was_there_and_is_moved_is_an_input_where_it_is_read(project, befor
     source = "def f(x):\n" + "".join(f"    {line}\n" for line in lines)
     watched = Watched(project, source + "    return (HERE / 'moved.txt').read_text()\n")
     assert "project:moved.txt" in watched.names
+
+
+def test_a_file_in_shared_memory_is_an_input(project):
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".json") as file:
+        watched = Watched(project, source("open(x).close()"), file.name)
+        assert watched.names == [file.name]
+        file.write("2")
+        file.flush()
+        assert watched.changed() == file.name

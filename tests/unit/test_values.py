@@ -359,3 +359,11 @@ def test_global_and_seeded_generators_have_a_key(made, is_config):
     if "(5)" not in made:  # its draws are watched
         random.random(), np.random.random_sample(), torch.rand(1)
     assert recipe(function, config=config).digest == before
+
+
+@pytest.mark.parametrize("held", ["made(1), made(2)", "(1, made(1)), (2, made(2))"])
+def test_a_set_of_things_of_one_name_is_refused(project, held):
+    made = "def made(k):\n    def g(x): return k\n    return g\n"
+    project.write(prep=f"{made}S = {{{held}}}\ndef f(x): return S")
+    with pytest.raises(UnkeyableError, match=r"prep\.S\.element.*: a set gives no order to two things named"):
+        recipe(project.load().f)

@@ -3,6 +3,8 @@
 import errno
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -195,3 +197,18 @@ def test_times_of_a_clock_that_was_ahead_do_not_last(open_store, clock):
     put(again, "later")
     [newest, oldest] = again.entries(sort="-used_at").entries
     assert oldest.used_at == clock.now - 1 and newest.used_at == clock.now
+
+
+def test_a_staged_folder_that_cannot_be_removed_ends_nothing(root, open_store):
+    """Folders in folders, deeper than Python descends."""
+    deep = root / "v1" / "staging" / "deep"
+    deep.mkdir()
+    fd = os.open(deep, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit()):
+        os.mkdir("d", dir_fd=fd)
+        within = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = within
+    os.close(fd)
+    assert open_store().sweep_staging(lambda _: False).failed
+    subprocess.run(["rm", "-r", str(deep)], check=True)

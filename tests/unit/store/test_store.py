@@ -11,7 +11,10 @@ import pytest
 
 from prepcache import errors
 from prepcache.digests import entry_key
+from prepcache.protocol import wire
+from prepcached.auth import TOKEN_UID
 from prepcached.store.records import Filter
+from prepcached.store.store import Store, rebuild
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
 
@@ -92,3 +95,18 @@ def test_many_threads_commit_resolve_and_purge_at_once(store):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
     assert len(store.resolve(RECIPE).artifacts) == len(stores.digests_on_disk(store))
+
+
+@pytest.mark.parametrize(("uid", "owner"), [(12345, 12345), (TOKEN_UID, None)])
+def test_a_rebuild_keeps_whose_an_upload_is(store, uid, owner):
+    """Its file is the daemon's own; what came with the TCP token is nobody's."""
+    store.register(RECIPE, "r", {})
+    with store.upload("session.name", 1000) as fd:
+        size_bytes = stores.write_artifact(fd, [1]).size_bytes
+        os.close(fd)
+    store.commit(RECIPE, wire.StagedFile("session.name", size_bytes), owner_uid=uid)
+    store.close()
+    rebuild(store.root)
+    again = Store(store.root, limits=stores.ROOMY)
+    assert [entry.owner for entry in again.entries().entries] == [owner]
+    again.close()
