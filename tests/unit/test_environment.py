@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from prepcache.fill.recipe_guard import RecipeGuard
+from prepcache.keys import environment
 from prepcache.keys.environment import Environment
 from support.programs import python
 from support.projects import Project, drift, project_fixture  # noqa: F401
@@ -32,7 +33,8 @@ def install(
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "site-packages"
 
 
@@ -65,6 +67,23 @@ def test_tools_of_packaging_count_only_where_they_are_imported(site):
     install(site, "two", requires=("pip", "wheel"))
     assert set(counted(site)) == {"one", "two"}
     assert set(Environment([str(site)]).counted(["one", "setuptools"])) == {"one", "two", "setuptools"}
+
+
+def test_a_memo_that_is_damaged_or_not_ones_own_is_not_used(site, tmp_path):
+    install(site, "one")
+    before = counted(site)
+    (memo,) = (tmp_path / "cache" / "prepcache").glob("distributions-*")
+    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
+    memo.chmod(0o666)
+    environment._memoised.cache_clear()
+    assert counted(site) == before
+    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
+    memo.chmod(0o600)
+    environment._memoised.cache_clear()
+    assert counted(site) != before
+    memo.write_text('{"broken": ')
+    environment._memoised.cache_clear()
+    assert counted(site) == before
 
 
 def test_the_first_on_the_path_wins(site, tmp_path):
@@ -119,6 +138,7 @@ sys.path[:0] = {search!r}
 info = pathlib.Path({info!r})
 {steps}
 from prepcache.errors import UnkeyableError
+from prepcache.keys import environment
 from prepcache.keys.environment import Environment
 try:
     print(Environment().counted(["one"])["one"])

@@ -9,6 +9,7 @@ Invariants:
     2. The same wheels in another folder give the same hash.
     3. A distribution that was installed again, or machine code that was built again, after this process had
        loaded it is refused: what runs is no longer on the disk. Edited source counts as it was loaded.
+    4. What was read of distributions is kept per user, and used only if nobody else may write it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -34,12 +36,14 @@ from prepcache.forks import kept
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.names import SCALARS
 from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
-from prepcache.keys.files.stamps import Stamp, path_stamp, racy_window_ns
+from prepcache.keys.files.stamps import path_stamp, racy_window_ns
+from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 3
 """Rises when what counts of an environment changes; joins the recipe."""
 REPLACED = "reinstalled after it was loaded"
 
+_MEMO_NAME = "distributions-v4.json"
 _TOOLS = re.compile(
     "(setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs)", re.DOTALL
 )
@@ -48,6 +52,7 @@ _CODE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__", "..")
 _SITE_NAMES = ("site-packages", "dist-packages")
 _STATED = ("", "METADATA", "RECORD", "direct_url.json")
+_KEPT = ("version", "requires", "top_levels", "editable_root", "record_hash")
 _TOP = re.compile(rb"^([^/,\n]+)([/,])[^\n]*(?:\n\1/[^\n]*)*", re.MULTILINE)
 """The lines of a RECORD that begin with one top-level name."""
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
@@ -70,7 +75,8 @@ class Distribution:
         name: normalised.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, said: Mapping[str, Any] = {}) -> None:
+        vars(self).update(said)
         self.path = path
         self.folder, base = os.path.split(path)
         stem, _, ending = base.rpartition(".")
@@ -85,23 +91,23 @@ class Distribution:
     def _metadata(self) -> str:
         return os.fsdecode(self._read("METADATA") or self._read("PKG-INFO") or self._read("") or b"")
 
-    @property
+    @kept
     def version(self) -> str:
         return next(iter(_VERSION.findall(self._metadata)), "")
 
-    @property
+    @kept
     def requires(self) -> list[str]:
         found = _REQUIREMENT.findall(self._metadata)
         return [_normalised(name) for name, condition in found if not _OF_EXTRA.search(condition)]
 
     @kept
-    def top_levels(self) -> set[str]:
+    def top_levels(self) -> list[str]:
         record = self._read("RECORD")
         if record is None:  # as of Debian's packages and old eggs
-            return {*os.fsdecode(self._read("top_level.txt") or self.name.replace("-", "_")).split()}
+            return sorted(os.fsdecode(self._read("top_level.txt") or self.name.replace("-", "_")).split())
         pairs = [(os.fsdecode(top), mark) for top, mark in _TOP.findall(record)]
         folders = {top for top, mark in pairs if mark == b"/" and not top.endswith(_NO_MODULES)}
-        return folders | {top.partition(".")[0] for top, _ in pairs if top.endswith(_CODE_SUFFIXES)}
+        return sorted(folders | {top.partition(".")[0] for top, _ in pairs if top.endswith(_CODE_SUFFIXES)})
 
     @kept
     def editable_root(self) -> str | None:
@@ -113,7 +119,7 @@ class Distribution:
         return None
 
     @kept
-    def _record_hash(self) -> str | None:
+    def record_hash(self) -> str | None:
         """Of the files that a wheel brings, without what an installer compiles, or writes elsewhere."""
         if (record := self._read("RECORD")) is None:
             return None
@@ -124,9 +130,9 @@ class Distribution:
     def hash(self) -> str:
         if self.editable_root is not None:
             return _bytes_hash(self.editable_root, _code_files(self.editable_root))
-        if self._record_hash is not None:
-            return self._record_hash
-        tops = sorted(self.top_levels)
+        if self.record_hash is not None:
+            return self.record_hash
+        tops = self.top_levels
         is_file = {top: os.path.isfile(os.path.join(self.folder, f"{top}.py")) for top in tops}
         names = ([f"{top}.py"] if is_file[top] else _code_files(self.folder, top) for top in tops)
         return _bytes_hash(self.folder, chain.from_iterable(names))
@@ -220,6 +226,8 @@ def default_dtype() -> str:
 
 
 def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
+    memo_path = os.path.join(cache_folder(os.environ), _MEMO_NAME)
+    memo, new = _memoised(memo_path), dict[str, Any]()
     for folder in folders:
         names: list[str] = []
         with contextlib.suppress(OSError):
@@ -227,14 +235,35 @@ def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
         # An .egg-info beside a project's sources says that it was installed from there.
         endings = (".dist-info", ".egg-info") if os.path.basename(folder) in _SITE_NAMES else (".dist-info",)
         for path in (os.path.join(folder, name) for name in names if name.endswith(endings)):
-            stamps = tuple(path_stamp(os.path.join(path, part) if part else path) for part in _STATED)
-            if stamps[1] is not None or path.endswith(endings[1:]):  # else it is a rest of what was removed
-                yield _distribution(path, stamps)
+            stamps = [list(path_stamp(os.path.join(path, part) if part else path) or ()) for part in _STATED]
+            if not (stamps[1] or path.endswith(endings[1:])):
+                continue  # it is a rest of what was removed
+            if (known := memo.get(path)) is None or known[0] != stamps:
+                one = Distribution(path)
+                known = new[path] = [stamps, {said: getattr(one, said) for said in _KEPT}]
+            yield Distribution(path, known[1])
+    if new:
+        memo |= new
+        _save(memo_path, memo)
 
 
-@lru_cache(maxsize=4096)
-def _distribution(path: str, stamps: tuple[Stamp | None, ...]) -> Distribution:
-    return Distribution(path)
+@lru_cache(maxsize=8)
+def _memoised(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            info = os.fstat(file.fileno())
+            return dict(json.load(file)) if info.st_uid == os.geteuid() and not info.st_mode & 0o022 else {}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _save(path: str, memo: dict[str, Any]) -> None:
+    folder = os.path.dirname(path)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".tmp-", delete=False) as file:
+            json.dump({p: row for p, row in memo.items() if os.path.exists(p)}, file, separators=(",", ":"))
+        os.replace(file.name, path)
 
 
 def _normalised(name: str) -> str:
