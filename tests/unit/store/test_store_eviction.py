@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from prepcache import errors
-from prepcached.store.records import Filter, Holds, Ledger, Limits
+from prepcached.store.records import Holds, Ledger, Limits
 from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
 from support import stores
@@ -174,10 +174,3 @@ def test_what_was_used_last_is_written_at_the_end(open_store, clock):
     stores.hold(store, "job", ref.digest)
     store.close()
     assert open_store().entry(ref.key).used_at == clock.now
-
-
-def test_a_purge_by_size_takes_what_a_fast_clock_left(store, clock):
-    for name in range(3):
-        put(store, name)
-    clock.now -= 3600  # somebody set it right
-    assert store.purge(Filter(), free_bytes=1 << 30).entries == 3

@@ -147,14 +147,3 @@ def test_a_root_that_cannot_be_given_to_the_group_stays_closed(tmp_path, monkeyp
     monkeypatch.setattr(os, "chown", mock.Mock(side_effect=PermissionError(errno.EPERM, "no")))
     sharing.give(Layout(str(root)), GROUP)
     assert os.stat(root).st_mode & 0o7777 == 0o700
-
-
-@needs_root
-def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path):
-    root, link = tmp_path / "root", tmp_path / "link"
-    keep(root, "a")
-    root.chmod(0o700)
-    link.symlink_to(root)
-    sharing.give(Layout(str(link)), GROUP)
-    assert (os.stat(root).st_gid, os.stat(root).st_mode & 0o7777) == (GROUP, 0o710)
-    assert os.lstat(link).st_gid != GROUP
