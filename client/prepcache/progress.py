@@ -69,18 +69,9 @@ class Once:
     """Which one-time messages were logged, in memory that forked workers share."""
 
     TOPICS = (
-        "ranks",
-        "drawn",
-        "nothing",
-        "drifted",
-        "left",
-        "slow",
-        "files",
-        "started",
-        "unseen",
-        "unobserved",
+        "ranks", "drawn", "nothing", "drifted", "left", "slow", "files", "started", "unseen", "unobserved",
         "taken",
-    )
+    )  # fmt: skip
 
     def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
         self._said = mmap.mmap(-1, len(said))

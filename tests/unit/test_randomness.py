@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from prepcache.fill import recipe_guard
 from prepcache.keys import randomness
 from prepcache.keys.encoding.objects import bits_of
 from support.programs import python
@@ -69,19 +70,23 @@ def test_a_generator_that_is_held_is_reported_and_goes_on(name):
     assert guard.drawn == set()
 
 
-def test_a_generator_without_a_state_is_not_watched():
+def test_local_generators_and_one_without_a_state_are_not_reported():
     with randomness.Guard(held=[("system", random.SystemRandom())]) as guard:
         random.SystemRandom().random()
-    assert guard.drawn == set()
-
-
-def test_local_generators_are_not_reported():
-    with randomness.Guard() as guard:
         random.Random(1).random()
         np.random.default_rng(1).random(10)
         np.random.RandomState(1).rand(3)
         torch.rand(3, generator=torch.Generator().manual_seed(1))
     assert guard.drawn == set()
+
+
+def test_a_slow_item_is_made_once_more_at_most(monkeypatch):
+    """To see whether it is random, where its function draws in vain."""
+    monkeypatch.setattr(recipe_guard, "ENOUGH_S", 0.0)
+    guard, held, made = recipe_guard.RecipeGuard(None), random.Random(1), list[float]()
+    guard.generators = [("held", held)]
+    guard.note_draws(lambda: made.append(held.random()), None)
+    assert (len(made), guard.untried, guard.drawn) == (1, 0, set())
 
 
 @pytest.mark.parametrize("name", DRAWS)

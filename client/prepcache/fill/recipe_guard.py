@@ -149,7 +149,7 @@ class RecipeGuard:
                     is_same = _digest_of(again()) == before
                 if not is_same:
                     self.drawn |= watched.drawn
-                if not (is_same and watched.drawn):
+                if not (is_same and watched.drawn) or time.monotonic() - began > ENOUGH_S:
                     break
         if self.drawn or time.monotonic() - began > ENOUGH_S:
             self.untried = 0
