@@ -70,7 +70,7 @@ def test_a_generator_that_is_held_is_reported_and_goes_on(name):
     assert guard.drawn == set()
 
 
-def test_local_generators_and_one_without_a_state_are_not_reported():
+def test_local_generators_and_stateless_ones_are_not_reported():
     with randomness.Guard(held=[("system", random.SystemRandom())]) as guard:
         random.SystemRandom().random()
         random.Random(1).random()
