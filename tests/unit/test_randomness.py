@@ -107,30 +107,24 @@ def test_a_thread_that_the_function_starts_draws_for_it(name):
     assert list(DRAWS[name](8)) == list(first)
 
 
-def test_threads_that_draw_nothing_do_not_count():
-    is_over = threading.Event()
-    threads = [threading.Thread(target=is_over.wait, name=name) for name in ("prepcache-beat", "job")]
-    for thread, is_alone in zip(threads, (True, False), strict=True):
-        thread.start()
-        assert randomness.is_alone() is is_alone
-    is_over.set()
-    for thread in threads:
-        thread.join()
-
-
 @pytest.mark.parametrize(
-    ("module", "is_alone"),
+    ("name", "module", "is_alone"),
     [
-        ("ipykernel.shellchannel", True),  # it hands messages on; ipykernel 7 has one in every notebook
-        ("ipykernel.subshell", False),  # it runs cells
-        ("tensorboard.summary.writer.event_file_writer", True),
-        ("job.prefetch", False),
+        ("prepcache-beat", "job", True),
+        (
+            "job",
+            "ipykernel.shellchannel",
+            True,
+        ),  # it hands messages on; ipykernel 7 has one in every notebook
+        ("job", "ipykernel.subshell", False),  # it runs cells
+        ("job", "tensorboard.summary.writer.event_file_writer", True),
+        ("job", "job.prefetch", False),
     ],
 )
-def test_a_thread_of_a_library_counts_by_what_it_does(module, is_alone):
+def test_a_thread_counts_by_what_it_does(name, module, is_alone):
     is_over = threading.Event()
     kind = type("Thread", (threading.Thread,), {"__module__": module, "run": lambda thread: is_over.wait()})
-    thread = kind()
+    thread = kind(name=name)
     thread.start()
     try:
         assert randomness.is_alone() is is_alone
