@@ -138,11 +138,12 @@ class Rows:
         group_of, number_of = self._groups_of(first_group, self._art_of[there], self._row_of[there])
         places = zip(table_of_group, place_of_group, strict=True)
         first = np.array([self.tables[table].first[place] for table, place in places], np.int64)
-        self._number_of = np.zeros(len(self), np.int64)
-        self._number_of[there] = first[group_of] + number_of
-        self._table_of = None
+        if len(first) > 1:
+            number_of = first[group_of] + number_of
+        self._number_of, self._table_of = number_of, None
         if len(self.tables) > 1 or not is_whole:
-            self._table_of = np.full(len(self), MISSING, "i4")
+            self._number_of, self._table_of = np.zeros(len(self), np.int64), np.full(len(self), MISSING, "i4")
+            self._number_of[there] = number_of
             self._table_of[there] = np.array(table_of_group, "i4")[group_of]
 
     def _groups_of(self, first_group: Array, art_of: Array, row_of: Array) -> tuple[Array, Array]:
