@@ -93,9 +93,9 @@ def ranks_here(known: Ranks | None = None) -> Ranks:
     given = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     if None in given:
         return Ranks()
-    rank, ranks = (int(text or "") for text in given)
+    rank, ranks = (int(text) if text and text.isdecimal() else -1 for text in given)
     if not 0 <= rank < ranks:
-        raise ConfigError(f"RANK={rank} and WORLD_SIZE={ranks} in the environment are not valid: unset them")
+        raise ConfigError(f"RANK={given[0]!r} and WORLD_SIZE={given[1]!r} are not valid: unset them")
     return Ranks(rank, ranks)
 
 

@@ -119,7 +119,7 @@ def test_no_room_for_a_recipe_is_said_with_the_remedy(box):
     explained = box.python("-m", "prepcache", "explain")
     (opening,) = [line for line in done.stderr.splitlines() if why in line]
     assert "miss builtins.abs: no room" in opening
-    assert "PREPCACHED_MIN_FREE; `prepcached stop` applies it" in opening
+    assert "set PREPCACHED_MIN_FREE, then run `prepcached stop`" in opening
     assert done.stdout == "5\n"
     assert "is not registered" not in done.stderr + lazy.stderr
     assert lazy.stdout == "5\n" and lazy.stderr.count(why) == 1

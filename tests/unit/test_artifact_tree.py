@@ -75,7 +75,7 @@ REFUSED = [
     (np.datetime64("2020-02-29"), "sample", "numpy.datetime64 cannot be stored"),
     (np.timedelta64(1, "s"), "sample", "convert it to numbers"),
     (np.longdouble(1), "sample", "x.astype(float)"),  # its tolist() is itself
-    (np.ma.masked_array([1], [True]), "sample", "numpy.array(x)"),
+    (np.ma.masked_array([1], [True]), "sample", "x.filled(value)"),
     (2**63, "sample", "return str(x)"),
     ([np.zeros(2, [("a", "i4")])], "sample[0]", "numpy dtype"),
     (torch.zeros(2, requires_grad=True), "sample", "x.detach()"),

@@ -114,7 +114,7 @@ def test_ranks_come_from_torchrun_or_a_process_group(monkeypatch):
     assert ranks_here(Ranks(1, 3)) == Ranks(7, 8)
 
 
-@pytest.mark.parametrize(("rank", "ranks"), [("2", "2"), ("-1", "2"), ("0", "0")])
+@pytest.mark.parametrize(("rank", "ranks"), [("2", "2"), ("-1", "2"), ("0", "0"), ("", "2"), ("0", "x")])
 def test_a_rank_that_cannot_be_is_an_error_and_no_other_share(monkeypatch, rank, ranks):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", ranks)

@@ -271,6 +271,7 @@ _INSTEAD = {
     "builtins.set": "sorted(x)",
     "builtins.frozenset": "sorted(x)",
     "collections.Mapping": "dict(x)",
+    "numpy.MaskedArray": "x.filled(value)",
     "numpy.ndarray": "numpy.array(x)",
     "torch.Tensor": "x.detach().as_subclass(torch.Tensor)",
     "pandas.DataFrame": "row.to_dict('list') or row.to_numpy()",
@@ -352,7 +353,7 @@ def count_leaves(tree: Tree, seen: int = 0, depth: int = 0) -> int:
         case _:
             is_sound = False
     if depth >= MAX_DEPTH or not is_sound:
-        raise ValueError(f"leaf {seen} should be in a tree that no sample has")
+        raise ValueError(f"no sample has this tree, from leaf {seen} on")
     for child in children:
         seen = count_leaves(child, seen, depth + 1)
     return seen

@@ -284,7 +284,7 @@ def status_lines(look: Status) -> list[RenderableType]:
         "What was the last miss, and why?": [Text(miss)],
         "How do I free 50 GB?": [Text(line) for line in free],
     }
-    shown: list[RenderableType] = [Text(line, no_wrap=True, overflow="fold") for line in lines]
+    shown: list[RenderableType] = [*map(Text, lines)]
     for question, answer in sections.items():
         shown += [Text(), Text(question, style="bold"), *answer]
     return shown

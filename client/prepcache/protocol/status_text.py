@@ -30,7 +30,7 @@ def page(socket: str, host: str) -> str:
 
 
 def free(left: int, reserved: int) -> str:
-    setting = "PREPCACHED_MIN_FREE; `prepcached stop` applies it"
+    setting = "set PREPCACHED_MIN_FREE, then run `prepcached stop`"
     return f"{size_text(left)} free, of which {size_text(reserved)} must stay free ({setting})"
 
 

@@ -133,5 +133,5 @@ def no_space_declined(core: Core, *, is_counted: bool = True) -> Iterator[None]:
         with core.memory:
             core.counters.declined += is_counted
         raise errors.Declined(
-            f"the disk under {core.layout.root} is full; free some space, or lower --max-bytes"
+            f"the disk under {core.layout.root} is full; free some space, or lower PREPCACHED_MAX_BYTES"
         ) from error

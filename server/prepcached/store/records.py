@@ -147,7 +147,7 @@ class Ledger:
     def refusal(self, size_bytes: int, free_bytes: int) -> str:
         """Why so many more bytes are not taken."""
         limit = self.limit(free_bytes)
-        may_hold = f"{size_text(limit)} (PREPCACHED_MAX_BYTES; `prepcached stop` applies it)"
+        may_hold = f"{size_text(limit)} (set PREPCACHED_MAX_BYTES, then run `prepcached stop`)"
         if limit < self.max_bytes:
             disk_space = status_text.free(free_bytes, self.min_free_bytes)
             may_hold = f"{size_text(limit)}, because the disk has {disk_space}"

@@ -134,7 +134,7 @@ class Root:
             except ValueError:
                 raise errors.RootUnusable(
                     f"{self.layout.budget} is damaged: it must hold a number, the budget in bytes; delete it "
-                    "(the next start chooses one), or give --max-bytes",
+                    "(the next start chooses one), or set PREPCACHED_MAX_BYTES",
                     root=self.layout.root,
                 ) from None
         return max_bytes, max(fs.f_blocks * fs.f_frsize // 20, 10 * GIB) if min_free is None else min_free

@@ -141,7 +141,7 @@ def test_the_background_makes_room_ahead(open_store):
 def test_a_refusal_names_the_setting_that_limits():
     mib, holds = 1 << 20, Holds(0.0)
     budget = Ledger(50 * mib, 10 * mib, holds, live_bytes=50 * mib)
-    limit = "50.0 MiB (PREPCACHED_MAX_BYTES; `prepcached stop` applies it)"
+    limit = "50.0 MiB (set PREPCACHED_MAX_BYTES, then run `prepcached stop`)"
     told = f"no room for 2.0 MiB more: the cache's limit is {limit}, and all entries are in use"
     assert budget.refusal(2 * mib, free_bytes=24_000 * mib).startswith(told)
     assert "reserved for" not in budget.refusal(2 * mib, free_bytes=24_000 * mib)
@@ -150,7 +150,7 @@ def test_a_refusal_names_the_setting_that_limits():
     disk = Ledger(500 * mib, 10 * mib, holds, live_bytes=50 * mib)
     told = (
         "the cache's limit is 51.0 MiB, because the disk has 11.0 MiB free, "
-        "of which 10.0 MiB must stay free (PREPCACHED_MIN_FREE; `prepcached stop` applies it)"
+        "of which 10.0 MiB must stay free (set PREPCACHED_MIN_FREE, then run `prepcached stop`)"
     )
     assert told in disk.refusal(2 * mib, free_bytes=11 * mib)
 
