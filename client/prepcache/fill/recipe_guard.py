@@ -107,7 +107,7 @@ class RecipeGuard:
             return self.changed
         known = self._values()
         try:
-            found, others = self._drift()
+            found, others = self._drift(is_of_calls=self._is_filling)
             found |= dict.fromkeys(others, False)
         except UnkeyableError as error:
             found = {getattr(error, "path", None) or "what the function depends on": False}
@@ -163,7 +163,7 @@ class RecipeGuard:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self.is_called and not self.changed:
             with contextlib.suppress(UnkeyableError, RuntimeError, KeyError):  # nothing passes for its own
-                self._own.update(self._drift()[0])
+                self._own.update(self._drift(is_of_calls=True)[0])
         self.is_called = True
 
     @contextlib.contextmanager
@@ -181,16 +181,23 @@ class RecipeGuard:
 
     # -- what has changed
 
-    def _drift(self) -> tuple[dict[str, bool], list[str]]:
+    def _drift(self, *, is_of_calls: bool) -> tuple[dict[str, bool], list[str]]:
         """What differs from the recipe now, and whether the function may have changed it; and distributions
-        and files that are loaded in another version."""
+        and files that are loaded in another version. `is_of_calls`: only the function ran meanwhile."""
         made = self._recipe
         if made is None or made.preprocess is None or made.asked.get("code") is None:
             return {}, []
         state, reach = recipes.again(made)
         self.generators = tuple(reach.generators.values())
         before = made.state._replace(rows=self._came | made.state.rows)
-        drifted = differing(before, state, own=made.own)
+        moved = (before.rows.keys() ^ state.rows.keys()) - self._own if is_of_calls else set()
+        asked = before.rows.keys() & {f"{label.rpartition('.')[0]}.__getattr__" for label in moved}
+        # What a module's `__getattr__` puts there comes up as an import does, and it is asked for it no more.
+        is_given = any(map(self._was, asked))
+        drifted = differing(before, state, own=made.own, is_brought=is_given)
+        if is_given:
+            gone = (moved & before.rows.keys()).difference(drifted)
+            self._own |= gone | {label.removesuffix(DEFINITION) for label in gone}
         functions = [function.__code__ for function in reach.labels.functions()]
         alters = Alters([*functions, *reach.whole_files.values()] if drifted else ())
         found = {label.removesuffix(DEFINITION): _may_be_own(label, reach, alters) for label in drifted}
@@ -265,7 +272,7 @@ def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
     return label.startswith("config.") or alters.may_alter(label, object if value is None else value.kind)
 
 
-def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str]:
+def differing(before: State, now: State, *, own: Iterable[str] = (), is_brought: bool = False) -> list[str]:
     """The labels of rows that differ, but for those in `own`, with all that is in them.
 
     A row that came or went differs where nothing else does: otherwise what differs, or a module that was
@@ -277,7 +284,7 @@ def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str
         label for label in before.rows.keys() & now.rows.keys() if before.rows[label] != now.rows[label]
     }
     changed |= moved & {f"${name}" for name in before.variables ^ now.variables}
-    is_brought = bool(changed) or any(label.startswith(LOADED) for label in moved)
+    is_brought |= bool(changed) or any(label.startswith(LOADED) for label in moved & now.rows.keys())
     moved = {label for label in moved if not label.startswith(("$", LOADED))}
     if is_brought:
         moved = {one for one in moved if one.startswith("config.") or not objects.isdisjoint(_above(one))}
