@@ -493,8 +493,9 @@ class Session:
                 self.heartbeat.look()
                 self.heartbeat.wait(min(rest_s, waits.ALIVE_S))
                 if self.is_away and not has_said_so:
-                    has_said_so, told = True, "waiting up to %.0f s for it to take this job's samples"
-                    log.warning(f"prepcache: %s; {told}", starts, rest_s)
+                    has_said_so = True
+                    told = "prepcache: %s; waiting up to %.0f s for it to take this job's samples"
+                    log.warning(told, starts, rest_s)
             elif has_started:
                 self.start_again()  # says why the one that started has ended
                 return 0.0
