@@ -165,7 +165,7 @@ def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path):
         answer = job.lease("ab", nbytes=1 << 30).json()
         assert answer["is_declined"] and answer["lease"] is None
         assert answer["reason"].startswith(
-            "1.0 GiB exceed the cache's limit: 1.0 MiB (PREPCACHED_MAX_BYTES; "
+            "1.0 GiB exceed the cache's limit: 1.0 MiB (set PREPCACHED_MAX_BYTES, then run "
         )
 
         def seen() -> tuple[int, int]:
