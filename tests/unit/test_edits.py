@@ -233,9 +233,9 @@ EDITS = {
 
 @pytest.fixture
 def libraries(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
-    project.install(monkeypatch, "library", LIBRARY)
-    project.put("site-packages/albumentations.py", ALBUMENTATIONS)
-    project.put("site-packages/omegaconf.py", OMEGACONF)
+    texts = {"library": LIBRARY, "albumentations": ALBUMENTATIONS, "omegaconf": OMEGACONF}
+    for name, text in texts.items():
+        project.install(monkeypatch, name, text)
     return project.folder
 
 

@@ -8,6 +8,7 @@ import functools
 import logging
 import multiprocessing
 import random
+import sys
 import threading
 import weakref
 import zoneinfo
@@ -359,6 +360,14 @@ def test_global_and_seeded_generators_have_a_key(made, is_config):
     if "(5)" not in made:  # its draws are watched
         random.random(), np.random.random_sample(), torch.rand(1)
     assert recipe(function, config=config).digest == before
+
+
+@pytest.mark.parametrize("key", [digest_of, item_digest], ids=["config", "item"])
+def test_a_projects_class_of_a_librarys_name_counts(project, monkeypatch, key):
+    project.write(loguru="class Logger:\n    def __init__(self, level): self.level = level")
+    monkeypatch.setitem(sys.modules, "loguru", project.load("loguru"))
+    one, same, other = (key(sys.modules["loguru"].Logger(level)) for level in (1, 1, 2))
+    assert one == same != other
 
 
 @pytest.mark.parametrize("held", ["made(1), made(2)", "(1, made(1)), (2, made(2))"])

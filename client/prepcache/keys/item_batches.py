@@ -92,6 +92,7 @@ class ItemEncoder(Encoder):
         self.missing: list[str | bytes] = []
         self.classes: dict[type, None] = {}
         self.text_files: list[str] = []
+        self._libraries: dict[type, bool] = {}
 
     def put_path(self, value: Any, put: Put) -> bool:
         named = self.rules.look_up(value, self)
@@ -149,7 +150,9 @@ class ItemEncoder(Encoder):
             self.put_object(value, put)
 
     def is_library(self, cls: type) -> bool:
-        return is_library(cls)
+        if cls not in self._libraries:
+            self._libraries[cls] = is_library(cls)
+        return self._libraries[cls]
 
 
 def is_library(held: type | FunctionType) -> bool:

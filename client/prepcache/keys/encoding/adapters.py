@@ -223,10 +223,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("torch", "OpOverloadPacket"): _operator,
     ("torch", "OpOverload"): _operator,
     ("torch", "CustomOpDef"): _refused("call the function that it is made of"),
-    # A project may have a package and a class of these names, too.
-    ("tokenizers", "Tokenizer"): lambda value: (
-        (value.to_str(), value.encode_special_tokens) if hasattr(value, "to_str") else NotImplemented
-    ),
+    ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
     ("albumentations", "BasicTransform"): _transform,
     ("albumentations", "BaseCompose"): _transform,
     ("albumentations", "Compose"): _transform,
@@ -252,4 +249,4 @@ _KEYS: dict[tuple[str, str], Key] = {
     },
     ("polars", "LazyFrame"): _refused("collect it first: it may read files when it is collected"),
 }
-"""By top package and name of a class: no library is imported for it."""
+"""By top package and name of a library's class: no library is imported for it."""

@@ -71,21 +71,22 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
     _writers.clear()
 
 
-def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, bool]:
-    """What makes the key of a type's values, by its nearest base, and whether a user has said so."""
+def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, type | None]:
+    """What makes the key of a type's values, by its nearest base, and the base that has to be a library's."""
     from prepcache.keys.encoding import adapters
 
     for base in kind.__mro__:
         if base in _registered or "__prepcache_key__" in vars(base):
-            return _registered.get(base) or kind.__prepcache_key__, True  # type: ignore[attr-defined]
+            return _registered.get(base) or kind.__prepcache_key__, None  # type: ignore[attr-defined]
         if (key := adapters.key_for(base)) is not None:
-            return adapters.with_state(key, kind, base), False
-    return None, False
+            return adapters.with_state(key, kind, base), base
+    return None, None
 
 
 def is_registered(kind: type) -> bool:
     """Whether a user has said what makes the key of this type's values."""
-    return _key_of(kind)[1]
+    key, base = _key_of(kind)
+    return key is not None and base is None
 
 
 class Encoder:
@@ -314,11 +315,17 @@ def _find_writer(kind: type) -> Writer:
 
     # By the encoder's own class, which may know more.
     own: Writer = builtins.writer_for(kind) or (lambda encoder, value, put: encoder.put_object(value, put))
-    if (key := _key_of(kind)[0]) is not None:
-        return _writers.setdefault(
-            kind, lambda encoder, value, put: encoder.put_parts(value, b"k", key, put, own)
-        )
-    return _writers.setdefault(kind, own)
+    key, base = _key_of(kind)
+    if key is None:
+        return _writers.setdefault(kind, own)
+
+    def by_key(encoder: Encoder, value: Any, put: Put) -> None:
+        if base is None or encoder.is_library(base):
+            encoder.put_parts(value, b"k", key, put, own)
+        else:  # the project's own, of a library's name
+            own(encoder, value, put)
+
+    return _writers.setdefault(kind, by_key)
 
 
 def _render(step: str | int, is_first: bool) -> str:
