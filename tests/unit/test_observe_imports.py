@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import pickle
+import time
 
 import pytest
 
@@ -11,6 +12,15 @@ from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe, recipe
 from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
+
+BEGAN = "prepcache.keys.observation.observer.started_ns"
+
+
+@pytest.fixture(autouse=True)
+def files_were_there_before(monkeypatch):
+    """Before this process began."""
+    monkeypatch.setattr(BEGAN, time.time_ns)
+
 
 PACKAGE = """
 def locate(path):
@@ -108,7 +118,8 @@ def test_a_counted_module_edited_before_its_import_has_changed(project, code):
 
 
 UNFORESEEN = "import importlib\ndef f(x): return importlib.import_module(str('plug') + 'in').g(x)\n"
-DEEP = {"plugin": "import deep\ndef g(x): return x * deep.N\n", "deep": "N = 10\n"}
+PLUGINS = "import deep\ndef g(x): return x * deep.N\ndef d(k=1): return k\nclass C:\n    k = 1\nh = g\n"
+DEEP = {"plugin": PLUGINS, "deep": "N = 10\n"}
 
 
 def _observed(made: Recipe) -> dict[str, str]:
@@ -120,16 +131,29 @@ def _observed(made: Recipe) -> dict[str, str]:
     return {row["name"]: row["digest"] for row in observer.taken()}
 
 
-@pytest.mark.parametrize("module", sorted(DEEP))
-def test_a_module_edited_since_it_was_loaded_has_changed(project, module):
+EDITS = {
+    "a function": ("plugin", "def g(x): return x * deep.N", "def g(x): return x + deep.N"),
+    "a default": ("plugin", "k=1", "k=2"),
+    "an attribute of a class": ("plugin", "k = 1", "k = 2"),
+    "another name": ("plugin", "h = g", "h = len"),
+    "what it imports": ("deep", "N = 10", "N = 20"),
+}
+
+
+@pytest.mark.parametrize("counted", ["", "import plugin\n"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_module_edited_since_it_was_loaded_has_changed(project, monkeypatch, counted, edit):
     """What the next data set makes is the old text's, and the file says the new one."""
-    project.write(prep=UNFORESEEN, **DEEP)
-    made, name = project.recipe(), f"project:{module}.py"
+    project.write(prep=counted + UNFORESEEN, **DEEP)
+    made = project.recipe()
     before = _observed(made)
-    project.write(**{module: DEEP[module].replace("N = 10", "N = 20").replace("x * deep", "x + deep")})
-    assert {one for one, digest in _observed(made).items() if digest == CHANGED} == {name}
-    project.write(**{module: DEEP[module]})
-    assert _observed(made) == before
+    assert CHANGED not in before.values()
+    module, old, new = EDITS[edit]
+    began = time.time_ns()
+    monkeypatch.setattr(BEGAN, lambda: began)
+    project.write(**{module: DEEP[module].replace(old, new)})
+    again = _observed(recipe(made.preprocess))
+    assert again == before | {f"project:{module}.py": CHANGED}
 
 
 NAME = "str('pack') + '.' + 'part'"
@@ -153,9 +177,8 @@ def test_what_the_import_system_reads_is_an_input(project, what, is_loaded):
     imports, call = READS[what]
     project.write(pack____init__="", pack__part="K = 1")
     load = "importlib.import_module('pack.part')" if is_loaded else ""
-    watched = Watched(
-        project, f"import importlib\n{imports}\n{load}\ndef f(x): return bool({call})", code="function"
-    )
+    text = f"import importlib\n{imports}\n{load}\ndef f(x): return bool({call})"
+    watched = Watched(project, text, code="function")
     assert watched.failure == "" and watched.changed() is None
     project.write(pack__part="K = 2")
     assert watched.changed() == "project:pack/part.py"

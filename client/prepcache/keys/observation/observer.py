@@ -30,8 +30,8 @@ from itertools import takewhile
 from typing import Any
 
 from prepcache.digests import RecipeDigest
-from prepcache.keys.code.project import Place, Places
-from prepcache.keys.environment import lately, runs_as_written
+from prepcache.keys.code.project import Place, Places, loaded_from
+from prepcache.keys.environment import lately, runs_as_written, started_ns
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
@@ -232,12 +232,14 @@ class Observer:
         """Takes in what a watch has seen, when its item is made: outputs first."""
         facts = list(watch.facts.values())
         used: dict[str, list[Fact]] = {}
+        loaded = {fact.full: stamp_at(fact.info) for fact in facts if fact.kind == Kind.MODULE}
+        _loaded.update(loaded)
         for fact in facts:
             if fact.kind == Kind.MODULE:
                 self._take_module(fact.full)
             elif fact.kind == Kind.MODULE_NAME:
                 for path in inputs.files_of_module(fact.path):
-                    self._take_module(path)
+                    self._take_module(path, is_asked=True)
                 for path in inputs.files_awaited(fact.path):
                     used.setdefault(path, []).append(Fact(Kind.READ, path, None, info_of(path)))
             elif fact.kind != Kind.LISTED:
@@ -256,8 +258,7 @@ class Observer:
         for fact in facts:
             if fact.kind == Kind.LISTED and not watch.owns(fact.full):
                 self._take_listing(fact.full, fact)
-        modules = {fact.full for fact in facts if fact.kind == Kind.MODULE and is_file_of_job(fact.full)}
-        if modules:
+        if modules := set(filter(is_file_of_job, loaded)):
             read = [one for one in self._log if one.path in used and one.kind != "module"]
             if (modules, read) not in _loads:
                 _loads.append((modules, read))
@@ -347,7 +348,7 @@ class Observer:
             path = above
         return bool(self._outputs)
 
-    def _take_module(self, path: str) -> None:
+    def _take_module(self, path: str, *, is_asked: bool = False) -> None:
         """A module that was loaded, or asked for by its name: it counts with all that it imports."""
         if path in self._modules:
             return
@@ -358,8 +359,12 @@ class Observer:
         files, top_levels = inputs.with_imports(path, self._places)
         for one in files:
             self._modules[one] = None
-            info = info_of(one)
-            if info is not None and self._is_input(one, info):
+            if (info := info_of(one)) is None:
+                continue
+            # What the recipe imports counts as it is loaded, unless another name leads to more of it.
+            if (is_asked or one not in self._recipe.reached) and _may_be_older(one, info):
+                self._note(one, Input("module", CHANGED, path=one, folders=frozenset({None})))
+            elif self._is_input(one, info):
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
         self._top_levels.update(dict.fromkeys(top_levels))
 
@@ -397,6 +402,18 @@ class Observer:
     def _count_distribution(self, path: str) -> None:
         if self._recipe.asked["environment"] is None:  # else those that it names count
             self._top_levels.update(dict.fromkeys(self._places.tops_of(path)))
+
+
+_loaded: dict[str, Stamp | None] = {}
+"""The files of modules that items of this process loaded, and their stamps then."""
+
+
+def _may_be_older(path: str, info: os.stat_result) -> bool:
+    """Whether this process may have loaded another text of a file than it holds: it changed since the process
+    began, and nobody was seen to load it as it is."""
+    stamp = stamp_of(info)
+    is_young = path.endswith(".py") and max(stamp[3:]) > started_ns() and stamp != _loaded.get(path)
+    return is_young and bool(loaded_from(path))
 
 
 _loads: list[tuple[set[str], list[Input]]] = []
