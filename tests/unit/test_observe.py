@@ -152,8 +152,7 @@ def test_what_cannot_be_told_apart_is_not_stored(project, why):
 
 def test_reads_of_a_process_are_inputs_and_writes_are_not(project, monkeypatch, tmp_path):
     monkeypatch.chdir(project.folder)
-    for name in ("read.txt", "written.txt"):
-        project.put(name, "old")
+    project.put("read.txt", "old")
     (tmp_path / "item").write_text("x")
     again = (
         "for _ in range(2): subprocess.run(['cp', str(x), 'written.txt']); (HERE / 'written.txt').read_text()"
@@ -164,6 +163,14 @@ def test_reads_of_a_process_are_inputs_and_writes_are_not(project, monkeypatch, 
     assert watched.changed() is None
     project.put("read.txt", "two")
     assert watched.changed() == "cwd:read.txt"
+
+
+@pytest.mark.parametrize("command", ["['sed', '-i', 's/1/2/', p]", "f'echo >>{p}', shell=True"])
+def test_what_was_there_and_a_process_wrote_has_changed(project, command):
+    """What was there may be in what it is now."""
+    project.put("n.txt", "1")
+    watched = Watched(project, source("p = HERE / 'n.txt'", f"subprocess.run({command})", "p.read_text()"))
+    assert watched.digests == {"project:n.txt": CHANGED}
 
 
 @pytest.mark.parametrize(

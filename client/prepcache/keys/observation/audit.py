@@ -188,7 +188,7 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
         found = os.path.join(os.fsdecode(folder or ""), word)
         is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
         if not found.startswith(_COMMANDS) and (is_path or os.path.isfile(found)):
-            context.note(Kind.GIVEN, found)
+            context.note(Kind.NAMED, found)
 
 
 # -- what no event tells

@@ -32,8 +32,8 @@ class Kind:
     KEPT = "kept"
     """Opened to be written, keeping what was there; a folder that was to be made."""
     LISTED, ASKED = "listed", "asked"
-    NAMED, GIVEN, LITERAL = "named", "given", "literal"
-    """To a C library; on the command line of a process; in the code."""
+    NAMED = "named"
+    """To a C library, on the command line of a process, or in the code: any of them may open it."""
     RENAMED = "renamed"
     MODULE, MODULE_NAME = "module", "module name"
 

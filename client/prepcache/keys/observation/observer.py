@@ -1,11 +1,11 @@
 """The observer: what a function reads beside its item, over all of its calls, as a log of inputs.
 
-When an item is made, the facts of its watch become entries of a log, which only grows. What differs from an
-earlier entry is another entry, and a name with two digests has changed for good.
+When an item is made, the facts of its watch become entries of the process's log, which only grows. What
+differs from an earlier entry is another entry, and a name with two digests has changed for good.
 
 Invariants:
     1. A digest is that of the bytes that the function may have read: a file whose stamp is not the one that
-       it had when it was used first, or a module that is not as its file says, gets a digest that nothing
+       it had when it was used first, or a module that may not be as its file says, gets a digest that nothing
        equals.
     2. What was to be opened, or was asked for, and was not there is an input too.
     3. An output (`_is_made`) takes back what other items only named or asked for. What else is another when
@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
 from prepcache.keys.code.project import Place, Places, loaded_from
@@ -52,16 +51,16 @@ _UNSEEN = (
     "version= with them"
 )
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
-_NO_INPUTS = ("/proc/", "/sys/", "/dev/")
-_SHARED_MEMORY = "/dev/shm/"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
+_TOP_LEVEL = "top level"
+"""The kind of an entry that names a module of a distribution, which counts as a whole."""
 
 
 class Observer:
     """Records what a function reads, over any number of items and threads. What its recipe counts is none.
 
-    Locking: none. Entries are appended and items of dicts are set, which is atomic. A log is marked as told
-    after what is in it was added.
+    Locking: none. Entries are appended and items of dicts and sets are set, which is atomic. The log is told
+    up to an entry after that was added.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class Observer:
         stat_cache: StatCache | None = None,
         trust: Trust = "stat",
         roots: Roots | None = None,
-        given: Sequence[Input] = (),
     ) -> None:
         # Observers live as long as the process: of the recipe, not what it would keep alive.
         self._recipe = replace(
@@ -85,22 +83,20 @@ class Observer:
             generators=(),
         )
         self._roots = roots or Roots.of(recipe, root)
-        self._stat_cache, self._trust, self._given = stat_cache, trust, given
-        self._log: list[Input] = []
+        self._stat_cache, self._trust = stat_cache, trust
         self._last: dict[str, Input] = {}
         """The last entry of the log by path; that of a listing by the folder's path with a separator."""
-        self._outputs: dict[str, None] = {}
-        self._modules: dict[str, None] = {}
+        self._outputs: set[str] = set()
+        self._modules: set[str] = set()
         """Files of modules that were met, with all that they import."""
-        self._top_levels: dict[str, None] = {}
-        """Modules of distributions that were met."""
+        self._top_levels: set[str] = set()
         self._places = Places(lately().installed)
-        self._ignored = (*_NO_INPUTS, os.path.join(cache_folder(os.environ), ""))
-        self._told: dict[int, int] = {}
-        """How much of each log is among `_inputs`, by its address."""
+        self._ignored = ("/proc/", "/sys/", os.path.join(cache_folder(os.environ), ""))
+        self._told = (0, 0)
+        """How much of the log is among `_inputs`, and how many modules were met by then."""
         self._inputs: dict[str, Input] = {}
         """What this process and others saw, by name."""
-        self._all_outputs: dict[str | None, None] = {}
+        self._all_outputs: set[str | None] = set()
         self._code = calls.JobCode(recipe.reached)
         self._programs: dict[str, None] = {}
         self._unseen = audit.UnseenReads()
@@ -108,7 +104,7 @@ class Observer:
 
     def __reduce__(self) -> Any:
         """Begins elsewhere with what its function's state was built from: it gets the function as it is."""
-        given = [*self._given, *(seen for one in self._sources() for seen in (*one._given, *one._log))]
+        given = [one.seen for one in list(_log) if one.by is not self and self._counts(one)]
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[Notice, ...]:
@@ -138,11 +134,11 @@ class Observer:
                 before = self._unseen.begin()
                 with watch.on():
                     for path in self._recipe.named_files:
-                        context.note(Kind.LITERAL, path)
+                        if info_of(path) is not None:
+                            context.note(Kind.NAMED, path)
                     yield watch
                 self._unseen.end(watch, before)
         finally:
-            _used[self] = None
             if STATE.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
             if watch.facts or watch.programs:
@@ -154,15 +150,23 @@ class Observer:
 
     # -- inputs, as others are told of them
 
-    def add(self, told: Iterable[Input]) -> None:
-        """Takes in what this process or another saw. An input that was two things has changed, for good."""
+    def add(self, told: Iterable[Input]) -> list[Input]:
+        """Takes in what this process or another saw, and returns what is new. What was two things has
+        changed, for good."""
+        new = []
         for one in told:
             if one.kind == OUTPUT:
-                self._all_outputs[one.path] = None
-                continue
-            before = self._inputs.setdefault(one.name, one)
-            digest = one.digest if before.row == one.row else CHANGED
-            self._inputs[one.name] = one._replace(digest=digest, is_read=one.is_read or before.is_read)
+                is_new = one.path not in self._all_outputs
+                self._all_outputs.add(one.path)
+            else:
+                before = self._inputs.setdefault(one.name, one)
+                digest = before.digest if before.row == one.row else CHANGED
+                joined = before._replace(digest=digest, is_read=one.is_read or before.is_read)
+                self._inputs[one.name] = joined
+                is_new = before is one or joined != before
+            if is_new:
+                new.append(one)
+        return new
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, as `protocol.observed.in_order` has it. What was named or asked for, and never
@@ -172,53 +176,41 @@ class Observer:
         return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
-        """What this process observed since the last call, for another to add; and again distributions."""
-        new = []
-        for one in self._new_inputs():
-            self.add([one])
-            new.append(one)
-        return new
-
-    def _sources(self) -> Iterator[Observer]:
-        """Those whose function's state this one uses; see NOTE [ What is loaded once ]."""
-        mine, known = self._recipe, self._recipe.reached.keys()
-        for other in list(_used):
-            theirs = other._recipe.reached.keys()
-            # Where no project file counts, it is not known whether they share code.
-            is_shared = mine.leaves_out and not (known and theirs and known.isdisjoint(theirs))
-            is_as_before = mine.digest != mine.state.digest and mine.digest == other._recipe.digest
-            if other is not self and (is_shared or is_as_before):
-                yield other
-
-    def _logs(self) -> Iterator[Sequence[Input]]:
-        """The logs of what counts for this data set."""
-        yield self._given
-        for source in self._sources():
-            yield source._given
-            yield source._log
-        for modules, log in _loads:
-            if any(path in self._recipe.reached or path in self._modules for path in modules):
-                for path in modules:
-                    self._take_module(path)
-                yield log
-        yield self._log
+        """What this process observed since the last call, for another to add."""
+        return self.add(self._new_inputs())
 
     def _new_inputs(self) -> Iterator[Input]:
-        logs = list(self._logs())
-        top_levels = {name for one in (self, *self._sources()) for name in list(one._top_levels)}
+        while self._told != (now := (len(_log), len(self._modules))):
+            begin = self._told[0] if self._told[1] == now[1] else 0  # an older entry may be of a module
+            for entry in _log[begin : now[0]]:
+                if self._counts(entry):
+                    yield from (entry.seen._replace(name=name) for name in self._names_of(entry.seen))
+            self._told = now
         installed, counted = lately(), self._recipe.parts["environment"]["distributions"]
-        for name in sorted(installed.owning(top_levels)):
+        for name in sorted(installed.owning(list(self._top_levels))):
             if (digest := installed.state(name)) != counted.get(name):
                 yield Input("distribution", digest, name)
-        for log in logs:
-            begin = self._told.get(id(log), 0)
-            new = log[begin:]
-            for seen in new:
-                yield from (seen._replace(name=name) for name in self._names_of(seen))
-            self._told[id(log)] = begin + len(new)
+
+    def _counts(self, entry: Entry) -> bool:
+        """Whether an entry is one of this data set's; see NOTE [ What is loaded once ]."""
+        if entry.by is self:
+            return True
+        if any(path in self._recipe.reached or path in self._modules for path in entry.modules):
+            for path in entry.modules:
+                self._take_module(path)
+            return True
+        mine, theirs = self._recipe, entry.by._recipe
+        if mine.digest == theirs.digest and mine.digest != mine.state.digest:
+            return True
+        # Where no project file counts, it is not known whether they share code.
+        known, others = mine.reached.keys(), theirs.reached.keys()
+        return mine.leaves_out and not (known and others and known.isdisjoint(others))
 
     def _names_of(self, seen: Input) -> list[str]:
         path = seen.path or ""
+        if seen.kind == _TOP_LEVEL:
+            self._top_levels.add(path)
+            return []
         if seen.kind == OUTPUT:
             return [path]
         is_literal = any(path.startswith(literal) for literal in self._recipe.literal_paths)
@@ -231,9 +223,9 @@ class Observer:
     def _take(self, watch: Watch) -> None:
         """Takes in what a watch has seen, when its item is made: outputs first."""
         facts = list(watch.facts.values())
-        used: dict[str, list[Fact]] = {}
         loaded = {fact.full: stamp_at(fact.info) for fact in facts if fact.kind == Kind.MODULE}
         _loaded.update(loaded)
+        used: dict[str, list[Fact]] = {}
         for fact in facts:
             if fact.kind == Kind.MODULE:
                 self._take_module(fact.full)
@@ -242,26 +234,29 @@ class Observer:
                     self._take_module(path, is_asked=True)
                 for path in inputs.files_awaited(fact.path):
                     used.setdefault(path, []).append(Fact(Kind.READ, path, None, info_of(path)))
+            elif fact.kind == Kind.RENAMED:
+                before = used.setdefault(fact.full, [])
+                if self._is_output(fact.other) or _is_moved_output(used.get(fact.other, [])):
+                    before.append(fact._replace(kind=Kind.WRITTEN))
+                elif not any(one.kind == Kind.READ and one.info is not None for one in before):
+                    before.clear()  # what counts is what was moved there
             elif fact.kind != Kind.LISTED:
-                if fact.kind == Kind.RENAMED and self._is_moved_output(fact.other, used.get(fact.other)):
-                    fact = fact._replace(other=OUTPUT)
                 used.setdefault(fact.full, []).append(fact)
         now = {path: stamp_at(info_of(path)) for path in used}
-        new = {path: own for path, own in used.items() if not self._is_known(path, own, now[path])}
+        new = {p: own for p, own in used.items() if own and not self._is_known(p, own, now[p])}
         for path, own in new.items():
-            if self._is_made(own, now[path]):
+            if _is_made(own, now[path]):
                 self._take_back(path, own)
-                self._outputs[path] = None
+                self._outputs.add(path)
         for path, own in new.items():
             if not (self._is_output(path) or watch.owns(path)) and self._is_input(path, own[0].info):
                 self._settle(path, own, now[path])
         for fact in facts:
             if fact.kind == Kind.LISTED and not watch.owns(fact.full):
                 self._take_listing(fact.full, fact)
-        if modules := set(filter(is_file_of_job, loaded)):
-            read = [one for one in self._log if one.path in used and one.kind != "module"]
-            if (modules, read) not in _loads:
-                _loads.append((modules, read))
+        if modules := frozenset(filter(is_file_of_job, loaded)):
+            read = [self._last[path] for path in used if path in self._last]
+            _log.extend(Entry(self, one, modules) for one in read if one.kind != "module")
 
     def _is_known(self, path: str, facts: list[Fact], now: Stamp | None) -> bool:
         """Whether a file was only read, and is and was then as the last entry of it says."""
@@ -270,49 +265,14 @@ class Observer:
             return False
         return fact.folder in last.folders and last.stamp == stamp_at(fact.info) == now
 
-    def _is_moved_output(self, path: str, facts: list[Fact] | None) -> bool:
-        """Whether what is renamed was made, by what is known of it by then: later it is another file."""
-        if facts is None or self._is_output(path):
-            return self._is_output(path)
-        is_new = facts[0].info is None and all(f.kind != Kind.RENAMED or f.other == OUTPUT for f in facts)
-        return is_new or self._is_made(facts, stamp_at(facts[0].info))
-
-    def _is_made(self, facts: list[Fact], now: Stamp | None) -> bool:
-        """Whether the function made what an item left under a path: it opened it to be written (not only to
-        add to it), renamed an output to it, or handed the path to C or to a process that made it, and had not
-        read what was there."""
-        first, kinds = stamp_at(facts[0].info), {fact.kind for fact in facts}
-        is_read = False
-        for fact in facts:
-            if fact.kind == Kind.READ:
-                is_read |= first is not None and stamp_at(fact.info) == first
-            elif is_read:
-                continue
-            elif (
-                fact.kind == Kind.WRITTEN
-                or (fact.kind == Kind.KEPT and fact.info is None)
-                or (fact.kind == Kind.RENAMED and fact.other == OUTPUT)
-            ):
-                return True
-        has_changed = any(stamp != first for stamp in (now, *(stamp_at(fact.info) for fact in facts)))
-        is_new = first is None and not kinds.isdisjoint((Kind.NAMED, Kind.GIVEN))
-        before = takewhile(lambda kind: kind != Kind.GIVEN, [fact.kind for fact in facts])
-        # C code that got the path first may have read what a process writes now.
-        is_given = Kind.GIVEN in kinds and not is_read and Kind.NAMED not in before
-        return has_changed and (is_new or is_given)
-
     def _settle(self, path: str, facts: list[Fact], now: Stamp | None) -> None:
-        """Notes a path that an item used, and that its function did not make, when the item is made."""
+        """Notes a path that an item used, and that its function did not make."""
         kinds = {fact.kind for fact in facts}
         if Kind.KEPT in kinds and Kind.READ not in kinds:  # one that is read was locked, or not made
             self._take_back(path, facts)
             return
-        if Kind.RENAMED in kinds:
-            at = max(at for at, fact in enumerate(facts) if fact.kind == Kind.RENAMED)
-            if not any(fact.kind == Kind.READ and fact.info is not None for fact in facts[:at]):
-                facts = facts[at + 1 :]
-        if not facts or (kinds <= {Kind.LITERAL, Kind.NAMED, Kind.GIVEN} and now in (None, FOLDER_STAMP)):
-            return  # it was only named, and no file is there
+        if kinds == {Kind.NAMED} and now in (None, FOLDER_STAMP):
+            return
         first, last = stamp_at(facts[0].info), self._last.get(path)
         is_read, folders = Kind.READ in kinds, frozenset(fact.folder for fact in facts)
         if last is not None:
@@ -327,16 +287,16 @@ class Observer:
         kind = "folder" if first == FOLDER_STAMP else kind
         self._note(path, Input(kind, digest, "", path, first, is_read, folders))
 
-    def _note(self, place: str, entry: Input) -> None:
+    def _note(self, place: str, seen: Input) -> None:
         """Adds an entry to the log, unless it says what the last one of that place said."""
-        last, self._last[place] = self._last.get(place), entry
-        if last is None or last._replace(stamp=entry.stamp) != entry:
-            self._log.append(entry)
+        last, self._last[place] = self._last.get(place), seen
+        if last is None or last._replace(stamp=seen.stamp) != seen:
+            _log.append(Entry(self, seen))
 
     def _take_back(self, path: str, facts: list[Fact]) -> None:
         """Notes an output, which other items may have named or asked for."""
         if len(facts) > 1 or path in self._last:
-            self._log.append(Input(OUTPUT, "", path=path))
+            _log.append(Entry(self, Input(OUTPUT, "", path=path)))
 
     def _is_output(self, path: str) -> bool:
         """Whether the function made a file, or a folder that it lies in."""
@@ -352,13 +312,13 @@ class Observer:
         """A module that was loaded, or asked for by its name: it counts with all that it imports."""
         if path in self._modules:
             return
-        self._modules[path] = None
+        self._modules.add(path)
         if self._places.of(path) is Place.SITE:
-            self._count_distribution(path)
+            self._count_distributions(self._places.tops_of(path))
             return
         files, top_levels = inputs.with_imports(path, self._places)
         for one in files:
-            self._modules[one] = None
+            self._modules.add(one)
             if (info := info_of(one)) is None:
                 continue
             # What the recipe imports counts as it is loaded, unless another name leads to more of it.
@@ -366,22 +326,16 @@ class Observer:
                 self._note(one, Input("module", CHANGED, path=one, folders=frozenset({None})))
             elif self._is_input(one, info):
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
-        self._top_levels.update(dict.fromkeys(top_levels))
+        self._count_distributions(top_levels)
 
     def _take_listing(self, full: str, fact: Fact) -> None:
-        if self._is_output(full) or self._is_ignored(full):
+        if self._is_output(full) or not self._is_input(os.path.join(full, "x"), None):
             return
-        if self._places.of(full + os.sep + "x") is Place.PROJECT:
-            digest = inputs.ABSENT if fact.other is None else inputs.digest_of_names(fact.other)
-            place = os.path.join(full, "")
-            last = self._last.get(place)
-            folders = frozenset({fact.folder}).union(() if last is None else last.folders)
-            self._note(place, Input("folder", digest, path=full, folders=folders))
-
-    def _is_ignored(self, path: str) -> bool:
-        """Whether a path leads to what says nothing: of the system, or what Python keeps of a source."""
-        is_of_system = path.startswith(self._ignored) and not path.startswith(_SHARED_MEMORY)
-        return is_of_system or _CACHE_FOLDER in path
+        place = os.path.join(full, "")
+        last, folders = self._last.get(place), frozenset({fact.folder})
+        digest = inputs.ABSENT if fact.other is None else inputs.digest_of_names(fact.other)
+        folders |= frozenset() if last is None else last.folders
+        self._note(place, Input("folder", digest, path=full, folders=folders))
 
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether what was used by its name counts. A library's file counts by its distribution."""
@@ -392,20 +346,53 @@ class Observer:
                 return False  # a device, a pipe, a socket
         known, is_whole = self._recipe.reached, path not in self._recipe.partly
         is_edited = info is not None and known.get(path) not in (None, stamp_of(info))
-        if (path in known and is_whole and not is_edited) or self._is_ignored(path):
+        is_counted = path in known and is_whole and not is_edited
+        if is_counted or path.startswith(self._ignored) or _CACHE_FOLDER in path:
             return False
         place = self._places.of(path)
         if place is Place.SITE and path.endswith(_MODULE_SUFFIXES):
-            self._count_distribution(path)
+            self._count_distributions(self._places.tops_of(path))
         return place is Place.PROJECT
 
-    def _count_distribution(self, path: str) -> None:
+    def _count_distributions(self, top_levels: Iterable[str]) -> None:
         if self._recipe.asked["environment"] is None:  # else those that it names count
-            self._top_levels.update(dict.fromkeys(self._places.tops_of(path)))
+            for name in top_levels:
+                self._note(name, Input(_TOP_LEVEL, "", path=name))
 
 
+def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
+    """Whether the function made what an item left under a path. Before it read what was there, it opened it
+    to be written (not only to add to it) or renamed an output to it; or nothing was there, and C code or a
+    process got the path."""
+    is_named = False
+    for fact in facts:
+        if fact.kind == Kind.READ and fact.info is not None:
+            break
+        if fact.kind == Kind.WRITTEN or (fact.kind == Kind.KEPT and fact.info is None):
+            return True
+        is_named |= fact.kind == Kind.NAMED and fact.info is None
+    return is_named and (now is not None or any(fact.info is not None for fact in facts))
+
+
+def _is_moved_output(facts: list[Fact]) -> bool:
+    """Whether what is renamed was made, by what is known of it by then: later it is another file."""
+    return bool(facts) and (facts[0].info is None or _is_made(facts, None))
+
+
+class Entry(NamedTuple):
+    """An entry of the log: by whom it was seen, and while which modules of the job's were loaded."""
+
+    by: Observer
+    seen: Input
+    modules: frozenset[str] = frozenset()
+
+
+_log: list[Entry] = []
+"""What functions of this process were seen to use. Observers share it; see NOTE [ What is loaded once ]."""
 _loaded: dict[str, Stamp | None] = {}
 """The files of modules that items of this process loaded, and their stamps then."""
+_arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
+"""Observers that came from another process, by recipe."""
 
 
 def _may_be_older(path: str, info: os.stat_result) -> bool:
@@ -416,19 +403,11 @@ def _may_be_older(path: str, info: os.stat_result) -> bool:
     return is_young and bool(loaded_from(path))
 
 
-_loads: list[tuple[set[str], list[Input]]] = []
-"""The modules that items of this process loaded, and what was read meanwhile."""
-_used: dict[Observer, None] = {}
-"""Observers that have watched an item in this process."""
-_arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
-"""Observers that came from another process, by recipe."""
-
-
 def _of_this_process(recipe: Recipe, roots: Roots, trust: Trust, given: list[Input]) -> Observer:
     """The observer that stands here for a pickled one: what was seen once counts for the whole process."""
     at = recipe.digest, roots
     if at not in _arrived:
-        made = Observer(recipe, stat_cache=user_stat_cache(), trust=trust, roots=roots, given=given)
-        _arrived.setdefault(at, made)
+        made = _arrived.setdefault(at, Observer(recipe, stat_cache=user_stat_cache(), roots=roots))
+        _log.extend(Entry(made, seen) for seen in given)
     _arrived[at]._trust = trust
     return _arrived[at]
