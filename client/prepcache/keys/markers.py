@@ -1,7 +1,7 @@
 """Markers: `plain(x)` and `tree(path)`, by which a user says how a value is to be keyed.
 
-A marker changes the key, never what the function receives: `strip` takes markers off before it is called.
-Where it cannot (inside objects) the encoding refuses markers.
+A marker changes the key, never what the function receives: `canonical_order` takes it off, but for one inside
+an object, which the function receives as it is.
 """
 
 from __future__ import annotations
@@ -69,26 +69,17 @@ def tree(path: T) -> Tree[T]:
     return Tree(path)
 
 
-def strip(value: Any) -> Any:
-    """`value` without its markers, at the top and inside the containers that `rebuild` knows."""
-    kind = type(value)
-    if kind is Plain or kind is Tree:
-        return strip(value.value)
-    return rebuild(value, strip, keys=True)
-
-
-def rebuild(value: Any, function: Callable[[Any], Any], *, keys: bool = False) -> Any:
+def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
     """A container with `function` applied to what it holds; itself if nothing in it became another object.
 
-    Knows tuple, list, set, frozenset, dict, OrderedDict (their values, and with `keys` their keys too) and
-    namedtuples.
+    Knows tuple, list, set, frozenset, namedtuples, dict and OrderedDict, whose keys it leaves alone.
     """
     kind = type(value)
     if kind is dict or kind is OrderedDict:
-        pairs = [(function(k) if keys else k, function(v)) for k, v in value.items()]
-        if all(k is a and v is b for (k, v), (a, b) in zip(pairs, value.items(), strict=True)):
+        changed = {key: function(inner) for key, inner in value.items()}
+        if all(map(operator.is_, changed.values(), value.values())):
             return value
-        return kind(pairs)
+        return kind(changed)
     if kind in (tuple, list, set, frozenset) or is_namedtuple(kind):
         new = [function(x) for x in value]
         if all(map(operator.is_, new, value)):

@@ -42,7 +42,7 @@ from prepcache.keys.code.names import (
     names_in_texts,
 )
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
+from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.builtins import Parts
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, bits_of, global_generator, is_generator, state_of
@@ -237,11 +237,11 @@ class Dependencies:
         for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
 
-    def _visit_object(self, label: str, owner: Any, pairs: Parts, of: Of) -> None:
+    def _visit_object(self, label: str, owner: Any, pairs: Parts, is_config: bool) -> None:
         for name, value in pairs:
             is_step = name[:1] in ("(", "[", ".")
             step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
-            self.count_value(label + step, value, owner, is_attribute=True, of=of)
+            self.count_value(label + step, value, owner, is_attribute=True, is_config=is_config)
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
@@ -256,7 +256,7 @@ class Dependencies:
         return False
 
     def count_value(
-        self, label: str, value: Any, owner: Any, *, is_attribute: bool = False, of: Of = (False, False)
+        self, label: str, value: Any, owner: Any, *, is_attribute: bool = False, is_config: bool = False
     ) -> None:
         """Counts what a namespace, function, class or object (`is_attribute`) holds under a label."""
         slot = (id(owner), label)
@@ -265,11 +265,11 @@ class Dependencies:
         self._slots.add(slot)
         unique = project.unique(label, self.values, self._counts)
         self.values[unique] = ABSENT
-        encoder = ValueEncoder(self, is_config=of[0])
+        encoder = ValueEncoder(self, is_config=is_config)
         hasher = blake3()
         try:
             # The order of dicts counts: nobody can put a global in order before the function sees it.
-            encoder.write(value, hasher.update, unique, opaque_depth=1, is_key=of[1])
+            encoder.write(value, hasher.update, unique, opaque_depth=1)
             digest = hasher.hexdigest()
         except UnkeyableError as error:
             digest = self.stand_in(unique, value, error)
@@ -307,12 +307,12 @@ class Dependencies:
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
         """The label of an object, some or all of whose attributes are counted; `by` writes what holds it."""
-        label, of = self.labels.known(value) or self._give(value, place, by), (by.is_config, by.is_key)
+        label = self.labels.known(value) or self._give(value, place, by)
         if is_whole:
             self.whole_objects[id(value)] = label
         self._rows += len(pairs)
         self.objects.add(label)
-        self._queue.append((self._visit_object, (label, value, pairs, of)))
+        self._queue.append((self._visit_object, (label, value, pairs, by.is_config)))
         return label
 
     def number_object(self, value: Any, by: ValueEncoder) -> str | None:

@@ -45,8 +45,6 @@ from prepcache.keys.paths import looks_like_path, name_bytes
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
 
-Of = tuple[bool, bool]
-"""Of a value: whether it is part of the config, and whether a key function gave it."""
 TEXT_LIMIT = 120
 _SHOWN_ELEMENTS = 8
 _WAYS_OUT = (
@@ -78,7 +76,6 @@ class ValueEncoder(Encoder):
 
     def __init__(self, walk: Dependencies, *, is_config: bool) -> None:
         super().__init__()
-        self.texts = walk.texts
         self.is_config = is_config
         self.is_whole = False
         """Whether the value holds objects that have no rows."""
@@ -95,6 +92,9 @@ class ValueEncoder(Encoder):
 
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
+
+    def note_text(self, text: str) -> None:
+        self._walk.texts.add(text)
 
     def path_bytes(self, value: Any) -> bytes | None:
         """Outside the config a path counts by the file's bytes and, in the checkout, by its place there."""
@@ -115,10 +115,6 @@ class ValueEncoder(Encoder):
         if is_text and not is_inside and not digest:
             return None
         return b"%d:%d:" % (is_inside, len(digest)) + digest + name_bytes(name)
-
-    def check_marker(self, value: Any) -> None:
-        if self.is_config:  # what code holds, it sees as it is
-            super().check_marker(value)
 
     def code_bytes(self, value: Any) -> bytes | None:
         if isinstance(value, FunctionType):

@@ -1,4 +1,4 @@
-"""Writers of the canonical encoding for built-in types, for instances of their subclasses, and for enums.
+"""Writers of the canonical encoding for built-in types, instances of their subclasses, and enums.
 
     tag  value                              tag  value
     n    None                               l t  list, tuple: count, elements
@@ -7,11 +7,10 @@
     f    float, big-endian bits             o    OrderedDict
     c    complex, two floats                e z  set, frozenset: count, sorted elements
     s b  str (UTF-8), bytes                 w    bytearray, memoryview, array
-    p S  path, str that names a file        x    path by its name only, own class of path
+    p S  path, str that names a file        x    path by its name only
     P    tree()                             C    function, class, module
     Q    plain()                            O k  other object: by its parts, by a registered function
-    E    member of an enum                  D    instance of a subclass of a type here
-    Y    an object that is written elsewhere
+    Y    an object that is written above    D    instance of a subclass of a type here, member of an enum
 
 Invariants:
     1. A writer is chosen by exact type. An instance of a subclass counts by its class, by what the base's own
@@ -26,6 +25,7 @@ import contextlib
 import enum
 import functools
 import os
+import pathlib
 import struct
 import types
 from collections import OrderedDict, defaultdict
@@ -70,8 +70,7 @@ def _simple(_: Encoder, value: Any, put: Put) -> None:
 
 
 def _str(encoder: Encoder, value: str, put: Put) -> None:
-    if encoder.texts is not None:
-        encoder.texts.add(value)
+    encoder.note_text(value)
     if encoder.is_plain or not encoder.put_path(value, put):
         put(text_bytes(value))
 
@@ -131,8 +130,7 @@ def _put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> 
         kind = type(key)
         if kind is str and key.isidentifier():
             steps[-1] = key
-            if encoder.texts is not None:
-                encoder.texts.add(key)
+            encoder.note_text(key)
             put(text_bytes(key))
         else:
             steps[-1] = key if kind is str or kind is int else f"key of type {kind.__name__}"
@@ -147,17 +145,10 @@ def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
     encoder.inline_depth += 1
     encoder.set_depth += 1
-    # Not in the set's order, which differs between processes: item_batches.py notes paths in this one.
-    for raw in sorted([encoder.part(one, "element") for one in sorted(value, key=_visiting_order)]):
+    for raw in sorted([encoder.part(one, "element") for one in value]):
         put(raw)
     encoder.set_depth -= 1
     encoder.inline_depth -= 1
-
-
-def _visiting_order(element: Any) -> bytes:
-    if isinstance(element, os.PathLike):
-        return os.fsencode(element)
-    return simple_key(element) if _is_simple_key(element) else b""
 
 
 def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
@@ -168,29 +159,14 @@ def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
 
 
 def _path(encoder: Encoder, value: Any, put: Put) -> None:
-    """`pathlib`'s hold nothing but the name; others count with their class and state, too."""
-    if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
-        try:
-            name = os.fspath(value)
-        except Exception as error:
-            raise encoder.refuse(f"its path raised {type(error).__name__}: {error}") from error
-        put(b"x" + length(8) + b"pathlike")
-        encoder.put_class_of(value, put)
-        theirs = slots_of(*(base for base in type(value).__mro__ if base.__module__.startswith("pathlib")))
-        own = {n: part for n, part in attributes_of(value).items() if n not in theirs and part is not name}
-        encoder.opaque_depth += 1
-        encoder.put_attributes(value, sorted(own.items()), put)
-        encoder.opaque_depth -= 1
-    if encoder.texts is not None:
-        encoder.texts.add(os.fsdecode(value))
+    encoder.note_text(str(value))
     if encoder.is_plain:
-        put(b"x" + length(4) + b"path" + simple_key(os.fspath(value)))
+        put(b"x" + text_bytes(str(value)))
     elif not encoder.put_path(value, put):
-        raise encoder.refuse(f"the path {os.fspath(value)!r} cannot be looked up here; use plain(path)")
+        raise encoder.refuse(f"the path {str(value)!r} cannot be looked up here; use plain(path)")
 
 
 def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
-    encoder.check_marker(value)
     put(b"Q")
     before, encoder.is_plain = encoder.is_plain, True
     encoder.inline_depth += 1
@@ -200,9 +176,7 @@ def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
 
 
 def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
-    encoder.check_marker(value)
-    if encoder.texts is not None:
-        encoder.texts.add(os.fsdecode(value.value))
+    encoder.note_text(os.fsdecode(value.value))
     if not encoder.put_path(value, put):
         raise encoder.refuse(f"{value!r} cannot be looked up here")
 
@@ -232,39 +206,37 @@ WRITERS: dict[type, Writer] = {
     types.ModuleType: _code,
     type: _code,
     functools.partial: _code,
+    pathlib.PosixPath: _path,
+    pathlib.PurePosixPath: _path,
 }
 
 
 # -- instances of subclasses, and enums ---------------------------------------------------------------------
 
-_OF_ENUM = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "_inverted_"})
+_OF_ENUM = frozenset({"_sort_order_", "__objclass__", "_inverted_"})
+"""What members have beside their name and value."""
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     encoder.inline_depth += 1
-    encoder.put_parts(value, b"E", _parts_of_member, put)
+    _instance(encoder, value, put)
     encoder.inline_depth -= 1
 
 
-def _parts_of_member(value: enum.Enum) -> Parts:
-    parts: Parts = [("_name_", value._name_), ("_value_", value._value_)]
-    if isinstance(value, tuple(_CONTENT)):  # which `__new__` may set apart from the value
-        parts.append(_content(value))
-    return parts + sorted((name, part) for name, part in attributes_of(value).items() if name not in _OF_ENUM)
-
-
 def _instance(encoder: Encoder, value: Any, put: Put) -> None:
-    def parts_of(value: Any) -> Parts:
-        factory = {"default_factory": value.default_factory} if isinstance(value, defaultdict) else {}
-        return [_content(value), *sorted((attributes_of(value) | factory).items())]
-
-    encoder.put_parts(value, b"D", parts_of, put)
+    encoder.put_parts(value, b"D", _parts_of, put)
 
 
-def _content(value: Any) -> tuple[str, Any]:
-    """What an instance holds as one of its built-in base, however it converts itself."""
-    read = next(read for base in type(value).__mro__ if (read := _CONTENT.get(base)) is not None)
-    return CONTENT, read(value)
+def _parts_of(value: Any) -> Parts:
+    """What an instance holds as one of its built-in base, however it converts itself, and its attributes."""
+    reads = [read for base, read in _CONTENT.items() if issubclass(type(value), base)]
+    parts: Parts = [(CONTENT, read(value)) for read in reads[:1]]
+    own = attributes_of(value)
+    if isinstance(value, defaultdict):
+        own["default_factory"] = value.default_factory
+    if isinstance(value, enum.Enum):
+        own = {name: part for name, part in own.items() if name not in _OF_ENUM}
+    return parts + sorted(own.items())
 
 
 _FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
@@ -274,7 +246,8 @@ _FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
 def slots_of(*classes: type) -> tuple[str, ...]:
     found: list[str] = []
     for base in classes:
-        slots = base.__dict__.get("__slots__", ())
+        is_path = base.__module__.startswith("pathlib")  # which keeps parts of the name
+        slots = () if is_path else base.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             is_private = slot.startswith("__") and not slot.endswith("__")
             if slot not in ("__dict__", "__weakref__") and not slot.startswith(_FILLED_BY_USE):
@@ -299,6 +272,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 _CONTENT: dict[type, Callable[[Any], Any]] = {
+    os.PathLike: lambda value: pathlib.PosixPath(os.fsdecode(value)),
     OrderedDict: lambda value: OrderedDict(OrderedDict.items(value)),
     dict: lambda value: dict(dict.items(value)),
     list: lambda value: list.__getitem__(value, slice(None)),
@@ -316,5 +290,5 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 def writer_for(kind: type) -> Writer | None:
     if kind in WRITERS:
         return WRITERS[kind]
-    bases = {enum.Enum: _enum, type: _code, os.PathLike: _path} | dict.fromkeys(_CONTENT, _instance)
+    bases = {enum.Enum: _enum, type: _code} | dict.fromkeys(_CONTENT, _instance)
     return next((writer for base, writer in bases.items() if issubclass(kind, base)), None)

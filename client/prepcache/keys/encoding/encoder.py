@@ -28,7 +28,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 from prepcache.namedtuples import is_namedtuple
 
-ENCODING_VERSION = 12
+ENCODING_VERSION = 13
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
@@ -96,8 +96,6 @@ class Encoder:
 
     def __init__(self) -> None:
         self.steps: list[str | int] = []
-        self.texts: set[str] | None = None
-        """Takes what texts were met, where somebody asks for them."""
         self.opaque_depth = 0
         """Objects around the present value, in which the order of dicts counts."""
         self.inline_depth = 0
@@ -105,8 +103,6 @@ class Encoder:
         self.set_depth = 0
         self.is_plain = False
         """Whether it is inside `plain()`, where nothing is looked up on the disk."""
-        self.is_key = False
-        """Whether a key function made the present value."""
         self.active: dict[int, None] = {}
         self._entered = 0
         self._classes: dict[type, bytes] = {}
@@ -117,10 +113,10 @@ class Encoder:
         self.write(value, found.extend, path)
         return bytes(found)
 
-    def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0, is_key: bool = False) -> None:
+    def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0) -> None:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
-        self.opaque_depth, self.is_key = opaque_depth, is_key
+        self.opaque_depth = opaque_depth
         self.inline_depth, self.set_depth, self.is_plain = 0, 0, False
         self.active.clear()
         self._entered = 0
@@ -185,6 +181,9 @@ class Encoder:
         place = self.where
         return UnkeyableError(f"{place}: {why}", path=place)
 
+    def note_text(self, text: str) -> None:
+        """Note a text or path that was met."""
+
     def put_unstable(self, value: Any, error: UnkeyableError, put: Put) -> bool:
         """Write an object that has no stable bytes; False refuses it."""
         return False
@@ -213,14 +212,6 @@ class Encoder:
         put(length(len(payload)))
         put(payload)
         return True
-
-    def check_marker(self, value: Any) -> None:
-        """Refuse a marker that cannot be taken off before the function is called."""
-        if self.opaque_depth and not self.is_key:
-            raise self.refuse(
-                f"{value!r} is inside an object, where prepcache cannot remove the marker before the "
-                "function sees it; wrap the whole object, or pass the path in a tuple, list or dict"
-            )
 
     def put_code(self, value: Any, put: Put) -> None:
         """Write a function, class or module. The order of what it holds counts: nobody can put it right."""
@@ -261,8 +252,7 @@ class Encoder:
         except RecursionError:
             raise
         except Exception as error:
-            said = f"its key function raised {type(error).__name__}: {error}" if own else str(error)
-            why = error.message if isinstance(error, UnkeyableError) else said or type(error).__name__
+            why = error.message if isinstance(error, UnkeyableError) else f"{type(error).__name__}: {error}"
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             refused = self.refuse(f"{kind} has no stable bytes ({why}); {self.ways_out}")
             if not self.put_unstable(value, refused, put):
@@ -277,12 +267,10 @@ class Encoder:
         self.enter(value)
         put(tag)
         self.put_class_of(value, put)
-        before = self.is_key, self.opaque_depth
-        self.is_key |= own is not None
-        if not (len(parts) == 1 and is_namedtuple(type(value))):
-            self.opaque_depth += 1
+        can_rebuild = len(parts) == 1 and is_namedtuple(type(value))
+        self.opaque_depth += not can_rebuild
         self.put_attributes(value, parts, put)
-        self.is_key, self.opaque_depth = before
+        self.opaque_depth -= not can_rebuild
         self.leave(value)
 
 
@@ -295,19 +283,18 @@ def text_bytes(text: str) -> bytes:
 def canonical_order(value: Any) -> Any:
     """A value as the function receives it: markers taken off, plain dicts in canonical order.
 
-    Containers that are right are returned as they are. Keys, and what sets and objects hold, are left alone.
+    Containers that are right are returned as they are; what objects hold is left alone.
     """
-    return _reorder(markers.strip(value))
-
-
-def _reorder(value: Any) -> Any:
     from prepcache.keys.encoding.builtins import has_free_order, simple_key
 
+    if type(value) in (markers.Plain, markers.Tree):
+        return canonical_order(value.value)
+    value = markers.rebuild(value, canonical_order)
     if type(value) is dict and has_free_order(value):
         keys = sorted(value, key=simple_key)
         if keys != list(value):
-            value = {key: value[key] for key in keys}
-    return markers.rebuild(value, _reorder)
+            return {key: value[key] for key in keys}
+    return value
 
 
 def _find_writer(kind: type) -> Writer:
