@@ -199,8 +199,3 @@ def test_an_attribute_that_is_read_is_named_and_left_out():
         digest("plain", size=(n for n in ()))
     left_out = [recipe(Data(size=n).plain, code="function", untracked=("size",)).digest for n in (1, 2)]
     assert left_out[0] == left_out[1]
-
-
-def test_the_call_of_a_partial_is_named_as_its_function():
-    made = recipe(partial(digest, 1).__call__)
-    assert (made.name, made.root) == (recipe(digest).name, recipe(digest).root)

@@ -21,9 +21,10 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, filterfalse
+from itertools import filterfalse
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -32,110 +33,96 @@ from urllib.parse import unquote, urlparse
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.forks import kept
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.names import SCALARS
 from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
 from prepcache.keys.files.stamps import path_stamp, racy_window_ns
 from prepcache.protocol.places import cache_folder
 
-ENVIRONMENT_VERSION = 3
+ENVIRONMENT_VERSION = 4
 """Rises when what counts of an environment changes; joins the recipe."""
 REPLACED = "reinstalled after it was loaded"
 
-_MEMO_NAME = "distributions-v4.json"
+_MEMO_NAME = "distributions-v5.json"
 _TOOLS = re.compile(
     "(setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs)", re.DOTALL
 )
 """Normalised names that do not count as requirements; stubs are for type checkers."""
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
-_NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__", "..")
+_NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__")
 _SITE_NAMES = ("site-packages", "dist-packages")
 _STATED = ("", "METADATA", "RECORD", "direct_url.json")
-_KEPT = ("version", "requires", "top_levels", "editable_root", "record_hash")
-_TOP = re.compile(rb"^([^/,\n]+)([/,])[^\n]*(?:\n\1/[^\n]*)*", re.MULTILINE)
-"""The lines of a RECORD that begin with one top-level name."""
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
 _REQUIREMENT = re.compile(r"^Requires-Dist:[ \t]*([A-Za-z0-9][A-Za-z0-9._-]*)(.*)", re.MULTILINE)
 _OF_EXTRA = re.compile(r"\bextra\s*(==|in)")
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
-_DELETED = " (deleted)"
 _FORKED = 0x40
 """A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
 _compared: dict[tuple[str, int], bool] = {}
-"""A distribution's metadata, and when it was installed, to whether this process has loaded another state of
-it: what is loaded later is what was installed."""
+"""By a distribution's metadata and its time: whether this process has loaded another state of it."""
 
 
+@dataclass
 class Distribution:
-    """An installed distribution, of which is read what is asked for.
+    """An installed distribution.
 
-    Attributes:
+    Args:
         path: its `.dist-info` or `.egg-info`.
-        name: normalised.
+        editable_root: the folder that it was installed from to be edited.
+        record_hash: of the files that its wheel brought; None where no RECORD names them.
     """
 
-    def __init__(self, path: str, said: Mapping[str, Any] = {}) -> None:
-        vars(self).update(said)
-        self.path = path
-        self.folder, base = os.path.split(path)
+    path: str
+    version: str
+    requires: list[str]
+    top_levels: list[str]
+    editable_root: str | None
+    record_hash: str | None
+
+    def __post_init__(self) -> None:
+        self.folder, base = os.path.split(self.path)
         stem, _, ending = base.rpartition(".")
         self.name = _normalised(stem.rpartition("-")[0] if ending == "dist-info" else stem.partition("-")[0])
 
-    def _read(self, name: str) -> bytes | None:
-        with contextlib.suppress(OSError), open(os.path.join(self.path, name).rstrip(os.sep), "rb") as file:
-            return file.read()
-        return None
-
-    @kept
-    def _metadata(self) -> str:
-        return os.fsdecode(self._read("METADATA") or self._read("PKG-INFO") or self._read("") or b"")
-
-    @kept
-    def version(self) -> str:
-        return next(iter(_VERSION.findall(self._metadata)), "")
-
-    @kept
-    def requires(self) -> list[str]:
-        found = _REQUIREMENT.findall(self._metadata)
-        return [_normalised(name) for name, condition in found if not _OF_EXTRA.search(condition)]
-
-    @kept
-    def top_levels(self) -> list[str]:
-        record = self._read("RECORD")
-        if record is None:  # as of Debian's packages and old eggs
-            return sorted(os.fsdecode(self._read("top_level.txt") or self.name.replace("-", "_")).split())
-        pairs = [(os.fsdecode(top), mark) for top, mark in _TOP.findall(record)]
-        folders = {top for top, mark in pairs if mark == b"/" and not top.endswith(_NO_MODULES)}
-        return sorted(folders | {top.partition(".")[0] for top, _ in pairs if top.endswith(_CODE_SUFFIXES)})
-
-    @kept
-    def editable_root(self) -> str | None:
-        """The folder that it was installed from to be edited."""
-        with contextlib.suppress(ValueError, KeyError, AttributeError, TypeError):
-            origin = json.loads(self._read("direct_url.json") or "{}")
-            if origin.get("dir_info", {}).get("editable"):
-                return unquote(urlparse(origin["url"]).path)
-        return None
-
-    @kept
-    def record_hash(self) -> str | None:
-        """Of the files that a wheel brings, without what an installer compiles, or writes elsewhere."""
-        if (record := self._read("RECORD")) is None:
-            return None
-        others = (b"../", b"/", os.fsencode(os.path.basename(self.path)) + b"/")
-        lines = [line for line in record.splitlines() if not line.startswith(others) and b".pyc," not in line]
-        return blake3(b"\n".join(sorted(lines))).hexdigest()[:32]
-
     def hash(self) -> str:
         if self.editable_root is not None:
-            return _bytes_hash(self.editable_root, _code_files(self.editable_root))
-        if self.record_hash is not None:
-            return self.record_hash
-        tops = self.top_levels
-        is_file = {top: os.path.isfile(os.path.join(self.folder, f"{top}.py")) for top in tops}
-        names = ([f"{top}.py"] if is_file[top] else _code_files(self.folder, top) for top in tops)
-        return _bytes_hash(self.folder, chain.from_iterable(names))
+            return _code_hash(self.editable_root, [""])
+        return self.record_hash or _code_hash(self.folder, self.top_levels)
+
+
+def _read(path: str) -> dict[str, Any]:
+    """What the metadata of a distribution say, by the names that `Distribution` has for it."""
+
+    def text(name: str) -> str:
+        with contextlib.suppress(OSError):
+            return os.fsdecode(Path(path, name).read_bytes())
+        return ""
+
+    metadata, record = text("METADATA") or text("PKG-INFO") or text(""), text("RECORD")
+    requirements = _REQUIREMENT.findall(metadata)
+    # Not what an installer compiles, or writes elsewhere.
+    others = ("../", "/", os.path.basename(path) + "/")
+    lines = [line for line in record.splitlines() if not line.startswith(others) and ".pyc," not in line]
+    tops = {line.partition(",")[0].partition("/")[:2] for line in lines}
+    modules = {top for top, mark in tops if mark and not top.endswith(_NO_MODULES)}
+    modules |= {top.partition(".")[0] for top, mark in tops if not mark and top.endswith(_CODE_SUFFIXES)}
+    if not record:  # as of Debian's packages and old eggs
+        name = _normalised(os.path.basename(path).partition("-")[0]).replace("-", "_")
+        modules = {*(text("top_level.txt") or name).split()}
+    editable_root = None
+    with contextlib.suppress(ValueError, KeyError, AttributeError, TypeError):
+        origin = json.loads(text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            editable_root = unquote(urlparse(origin["url"]).path)
+    return {
+        "version": next(iter(_VERSION.findall(metadata)), ""),
+        "requires": [
+            _normalised(name) for name, condition in requirements if not _OF_EXTRA.search(condition)
+        ],
+        "top_levels": sorted(modules),
+        "editable_root": editable_root,
+        "record_hash": blake3(os.fsencode("\n".join(sorted(lines)))).hexdigest()[:32] if record else None,
+    }
 
 
 class Environment:
@@ -239,9 +226,8 @@ def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
             if not (stamps[1] or path.endswith(endings[1:])):
                 continue  # it is a rest of what was removed
             if (known := memo.get(path)) is None or known[0] != stamps:
-                one = Distribution(path)
-                known = new[path] = [stamps, {said: getattr(one, said) for said in _KEPT}]
-            yield Distribution(path, known[1])
+                known = new[path] = [stamps, _read(path)]
+            yield Distribution(path, **known[1])
     if new:
         memo |= new
         _save(memo_path, memo)
@@ -270,23 +256,19 @@ def _normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _code_files(root: str, inner: str = "") -> list[str]:
-    """The code files in a folder under a root, relative to it, without hidden folders and environments."""
-    names = []
-    for base, folders, files in os.walk(os.path.join(root, inner)):
+def _code_hash(folder: str, tops: Collection[str]) -> str:
+    """Of the code files of some modules in a folder, "" for all, without hidden folders and environments."""
+    names = [f"{top}.py" for top in tops]
+    for base, folders, files in (step for top in tops for step in os.walk(os.path.join(folder, top))):
         folders[:] = [
             name
             for name in folders
             if not (name.startswith(".") or name == "__pycache__")
             and not os.path.exists(os.path.join(base, name, "pyvenv.cfg"))
         ]
-        names += [os.path.relpath(os.path.join(base, f), root) for f in files if f.endswith(_CODE_SUFFIXES)]
-    return sorted(names)
-
-
-def _bytes_hash(folder: str, names: Iterable[str]) -> str:
+        names += [os.path.relpath(os.path.join(base, f), folder) for f in files if f.endswith(_CODE_SUFFIXES)]
     hasher = blake3()
-    for name in names:
+    for name in sorted(names):
         with contextlib.suppress(OSError):
             data = Path(folder, name).read_bytes()
             hasher.update(b"%d:%s\0%d:" % (len(os.fsencode(name)), os.fsencode(name), len(data)))
@@ -300,15 +282,16 @@ def _bytes_hash(folder: str, names: Iterable[str]) -> str:
 def _is_replaced(one: Distribution) -> bool:
     """Whether this process has loaded a distribution before it was installed as it is now."""
     stamp = path_stamp(one.path)
-    state = one.path, sys.maxsize if stamp is None else stamp[4]
-    if state[1] < started_ns():
+    installed_ns = sys.maxsize if stamp is None else stamp[4]
+    if installed_ns < started_ns():
         return False
+    state = one.path, installed_ns
     if state not in _compared:
         loaded = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in one.top_levels]
         files = {str(space_of(module).get("__file__")) for module in loaded}
         own = [file for file in files if file.startswith(one.folder + os.sep)]
         if not own:
-            return False
+            return False  # what is loaded later is what was installed
         _compared[state] = not all(runs_as_written(file, is_library=True) for file in own)
     return _compared[state]
 
@@ -333,14 +316,14 @@ def _is_other_machine_code(path: str) -> bool:
         if info.st_ctime_ns < started_ns():
             return False
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            mapped = [line.rstrip("\n").split(maxsplit=5)[4:] for line in maps]
+            mapped = [line.rstrip("\n").split(maxsplit=5) for line in maps]
     except OSError:  # no Linux, or the file is gone
         return False
-    if any(inode == str(info.st_ino) for inode, *_ in mapped):
+    if any(row[4] == str(info.st_ino) for row in mapped):
         return False
     # An installer may have moved the old file before it removed it: of that the folder says nothing.
-    gone = os.sep + os.path.basename(real) + _DELETED
-    return bool(loaded_from(path)) or any(name[0].endswith(gone) for _, *name in mapped if name)
+    gone = f"{os.sep}{os.path.basename(real)} (deleted)"
+    return bool(loaded_from(path)) or any(row[-1].endswith(gone) for row in mapped)
 
 
 def runs_as_written(path: str, *, is_library: bool = False) -> bool:
@@ -387,18 +370,12 @@ def _own_functions(cls: type) -> Iterator[FunctionType]:
 def started_ns() -> int:
     """When the process began whose modules these are, in ns since the epoch; 0 where that is not known."""
     try:
-        fields = _stat_of("self")
-        while int(fields[6]) & _FORKED and fields[1] != "1":
-            fields = _stat_of(fields[1])
-        ticks = int(fields[19])
-        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf(
-            "SC_CLK_TCK"
-        )
+        pid, flags = "self", _FORKED
+        while flags & _FORKED and pid != "1":
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            pid, flags, ticks = fields[1], int(fields[6]), int(fields[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):  # no Linux
         return 0
     return time.time_ns() - age_ns - 10_000_000  # the clock of ticks is this coarse
-
-
-def _stat_of(pid: str) -> list[str]:
-    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()

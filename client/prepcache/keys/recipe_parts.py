@@ -25,7 +25,7 @@ from prepcache.keys.code.values import Value, ValueEncoder, readable
 from prepcache.keys.encoding.encoder import length, text_bytes
 from prepcache.keys.environment import Environment, check_machine_code
 from prepcache.keys.files.digest import digest_file
-from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
+from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash, names_secret
 
 EDITED = "edited after it was loaded"
@@ -88,11 +88,11 @@ def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, A
 # -- code --------------------------------------------------------------------------------------------------
 
 
-def code_part(code: str | Sequence[Any] | None, reach: Dependencies, stat_cache: StatCache) -> dict[str, Any]:
+def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str, Any]:
     is_counted, graph = code is not None, reach.graph
     variables = reach.variables if is_counted else {}
     mode, paths = (code, graph.files) if isinstance(code, str) else ("files", _named_files(code or ()))
-    files = {file: source_digest(path, graph, stat_cache) for file, path in sorted(paths.items())}
+    files = {file: source_digest(path, graph) for file, path in sorted(paths.items())}
     if mode == "script":
         for file, path in paths.items():
             source = graph.sources.get(path)
@@ -113,7 +113,7 @@ def code_part(code: str | Sequence[Any] | None, reach: Dependencies, stat_cache:
     }
 
 
-def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
+def source_digest(path: str, graph: ImportGraph) -> str:
     """The digest of a counted file; `EDITED` for one that can no longer be read."""
     if path in graph.edited:
         return EDITED
@@ -121,7 +121,7 @@ def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
     if source is not None:
         return source.digest
     check_machine_code(path)
-    return digest_file(path, stat_cache, "stat").digest.hex()
+    return digest_file(path, user_stat_cache()).digest.hex()
 
 
 def _shown(label: str, value: Value) -> dict[str, str]:
@@ -155,7 +155,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
         known = ", ".join(sorted(definitions)[:10]) or "nothing"
         raise UnkeyableError(f"{path} does not define {function_name!r}; it defines {known}")
     return {
-        "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
+        "files": {n: source_digest(p, graph) for n, p in sorted(graph.files.items())},
         "definitions": definitions,
         "distributions": installed.counted(graph.top_levels),
     }

@@ -37,7 +37,7 @@ from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classe
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.names import files_named_in
 from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, lately
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stamps import path_stamp
@@ -285,7 +285,7 @@ def _look(
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,
         "name": asked["name"] or _name_of(preprocess, _function_of(preprocess)),
-        "code": code_part(code, reach, user_stat_cache()),
+        "code": code_part(code, reach),
         "config": leaves,
         "environment": {
             DEFAULT_DTYPE: default_dtype(),
@@ -352,16 +352,14 @@ def _copied(value: Any) -> Any:
 def _function_of(value: Any) -> FunctionType | None:
     """The Python function behind a callable, for its name and its checkout; None for one of a library."""
     for _ in range(16):
-        if isinstance(value, FunctionType) and "__wrapped__" not in vars(value):
-            return value
         if isinstance(value, functools.partial):
             value = value.func
         elif isinstance(value, types.MethodType):
             value = value.__func__
-        elif isinstance(value, types.MethodWrapperType):  # `partial(f).__call__`
-            value = value.__self__
-        elif isinstance(value, FunctionType | functools._lru_cache_wrapper):
+        elif isinstance(value, FunctionType | functools._lru_cache_wrapper) and "__wrapped__" in vars(value):
             value = vars(value)["__wrapped__"]
+        elif isinstance(value, FunctionType):
+            return value
         else:
             calls = (vars(base).get("__call__") for base in type(value).__mro__)
             held = vars(value).values() if isinstance(value, type) else calls
@@ -386,15 +384,13 @@ def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
 
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:
     code = parts["code"]
-    is_counted = code["mode"] is not None
-    values = {label: value.digest for label, value in reach.values.items()}
     counted = {
         "format": parts["format"],
         "mode": code["mode"],
         "files": _table(code["files"]),
         "definitions": _table(code["definitions"]),
-        "values": _table(values),
-        "variables": reach.variables if is_counted else {},
+        "values": _table({label: value.digest for label, value in reach.values.items()}),
+        "variables": reach.variables if code["mode"] is not None else {},
         "config": config_digest,
         "environment": parts["environment"],
         "version": parts["version"],
@@ -405,7 +401,5 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> R
 
 
 def _table(rows: Mapping[str, str]) -> bytes:
-    """The digest of rows in order of their names, every text with its length before it."""
-    texts = [text for row in sorted(rows.items()) for text in row]
-    raw = [text.encode("utf-8", "surrogatepass") for text in texts]
-    return blake3(b"".join(b"%d:%s" % (len(r), r) for r in raw)).digest()
+    """There may be thousands of rows."""
+    return b"".join(text_bytes(text) for row in sorted(rows.items()) for text in row)

@@ -16,7 +16,7 @@ Invariants:
     4. Nothing is believed that others may have written: the folder and each segment belong to this user,
        and nobody else may write to them. A record is believed only if its whole stamp is equal and its check
        fits: a torn, mixed-up or zeroed file knows less.
-    5. After a fork the child writes nothing that the parent learned (the parent will).
+    5. A forked child writes nothing that its parent learned (the parent will).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prepcache import forks
 from prepcache.keys.files.stamps import Stamp, is_racy, mix, mix_columns, racy_window_ns
 from prepcache.protocol.places import cache_folder
 
@@ -65,8 +66,7 @@ class _Segment:
         info = os.fstat(self._fd)
         if info.st_uid != os.geteuid() or info.st_mode & 0o022 or info.st_nlink != 1:
             raise ValueError("others may have written it")
-        header = self._read(_HEADER.size, 0).ljust(_HEADER.size)
-        magic, self.count = _HEADER.unpack(header)
+        magic, self.count = _HEADER.unpack(self._read(_HEADER.size, 0))
         self._records_at = _HEADER.size + 8 * self.count
         if magic != _MAGIC or info.st_size != self._records_at + self.count * _RECORD.size:
             raise ValueError("no segment")
@@ -77,27 +77,21 @@ class _Segment:
             os.close(self._fd)
 
     def _read(self, size: int, at: int) -> bytes:
-        """Bytes of the file; fewer if they are not there any more."""
-        parts = []
-        while size and (part := os.pread(self._fd, size, at)):
-            parts.append(part)
-            at, size = at + len(part), size - len(part)
-        return b"".join(parts)
+        """Bytes of the file; zeros, which are no record, for what is not there any more."""
+        return os.pread(self._fd, size, at).ljust(size, b"\0")
 
     def get(self, stamp: Stamp) -> bytes | None:
-        """The digest of a stamp, found without numpy."""
         wanted = mix(stamp[:2])
         row = bisect_left(self._hashes, wanted)
         if row == len(self._hashes) or self._hashes[row] != wanted:
             return None
-        raw = self._read(_RECORD.size, self._records_at + _RECORD.size * row)
-        record = _RECORD.unpack(raw.ljust(_RECORD.size, b"\0"))
+        record = _RECORD.unpack(self._read(_RECORD.size, self._records_at + _RECORD.size * row))
         if record[:5] != stamp or mix(record[:9]) != record[9] & (1 << 64) - 1:
             return None
         return _WORDS.pack(*record[5:9])
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
-        """Which of some stamps are recorded here, by their rows, and the digests of those."""
+        """The rows of those stamps that are recorded here, and their digests."""
         import numpy as np
 
         hashes = np.frombuffer(self._hashes, np.uint64)
@@ -110,14 +104,12 @@ class _Segment:
         return rows[is_right], np.ascontiguousarray(records[is_right, 5:9]).view(np.uint8)
 
     def records(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Some records; zeros, which are none, for what cannot be read any more."""
         import numpy as np
 
         size, begin = _RECORD.size, self._records_at
         if _READ_WHOLE * len(rows) >= self.count:
-            raw = self._read(size * self.count, begin).ljust(size * self.count, b"\0")
-            return np.frombuffer(raw, "<i8").reshape(-1, 10)[rows]
-        read = [self._read(size, begin + size * row).ljust(size, b"\0") for row in rows.tolist()]
+            return np.frombuffer(self._read(size * self.count, begin), "<i8").reshape(-1, 10)[rows]
+        read = [self._read(size, begin + size * row) for row in rows.tolist()]
         return np.frombuffer(b"".join(read), "<i8").reshape(-1, 10)
 
 
@@ -127,7 +119,7 @@ def _fits(records: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
-    """Writes records as a segment; of several of one file the first. No fsync: checks refuse torn ones."""
+    """Writes the first record of each file. No fsync: checks refuse torn records."""
     import numpy as np
 
     hashes, first = np.unique(mix_columns([records[:, 0], records[:, 1]]), return_index=True)
@@ -161,21 +153,24 @@ class StatCache:
         self.clock = clock
         self._window_ns = window_ns
         self._counter = count()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._pending: dict[tuple[int, int], tuple[Stamp, bytes]] = {}
         self._segments: dict[str, _Segment] | None = None
+        self.after_fork()
+        forks.note(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[tuple[int, int], tuple[Stamp, bytes]] = {}
 
     def __reduce__(self) -> tuple[type[StatCache], tuple[Path]]:
         return StatCache, (self.folder,)
 
     def get(self, stamp: Stamp) -> bytes | None:
         """The digest recorded for this stamp, or None. Needs no numpy."""
-        segments = self._opened()
         pending = self._pending.get(stamp[:2])
         if pending is not None and pending[0] == stamp:
             return pending[1]
-        return next((found for one in segments.values() if (found := one.get(stamp)) is not None), None)
+        segments = self._opened().values()
+        return next((found for one in segments if (found := one.get(stamp)) is not None), None)
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
         """Which of stamps, int64[n, 5], are recorded, bool[n], and their digests, uint8[n, 32], or zeros."""
@@ -198,7 +193,6 @@ class StatCache:
         """Record what a file's bytes were, unless the stamp was too young; whether it was recorded."""
         if is_racy(stamp, read_at_ns, self._window_ns(stamp[0])):
             return False
-        self._opened()
         with self._lock:
             self._pending[stamp[:2]] = stamp, digest
         if len(self._pending) >= MAX_PENDING:
@@ -207,13 +201,11 @@ class StatCache:
 
     def refresh(self) -> None:
         """Look for segments that other processes wrote or merged since."""
-        self._opened()
         with self._lock:
             self._load()
 
     def flush(self) -> None:
         """Write what was learned since the last flush as a segment, with the records of smaller ones."""
-        self._opened()
         with self._lock:
             if not self._pending:
                 return
@@ -225,10 +217,6 @@ class StatCache:
                     self._pending.clear()
 
     def _opened(self) -> dict[str, _Segment]:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._lock = threading.Lock()
-            self._pending = {}
         if self._segments is None:
             with self._lock:
                 self._load()
