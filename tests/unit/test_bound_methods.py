@@ -1,6 +1,6 @@
 """A bound method counts by what it reads of its object, and by all of it where it hands the object on."""
 
-from functools import cached_property, partial, partialmethod
+from functools import cached_property, partialmethod
 from typing import Any
 
 import pytest
