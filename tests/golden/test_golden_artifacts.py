@@ -12,9 +12,9 @@ from support.golden_artifacts import GOLDEN, OBSERVED
 HERE = Path(__file__).parent
 
 DIGESTS = {
-    "dense": "62eebc7c0cc59cf5992d5e9c186287fa04d58021548c255520de60022b494227",
-    "ragged": "a04a4f9bc9b9eaca41b02e2f275bca62cfc11be00572e2fa013f7363c9e4db85",
-    "mixed": "0837e1a1aa90d91002517f6845ee99580bead548478e13bfd363aa6b1ecae03b",
+    "dense": "7b26179c44ed0c4e2188d0204f8936ee170be9f24ebc82dc551522112b7344a7",
+    "ragged": "387edd0387b8b95272471e80b94a88773e336f3ebbd7d805b5a7c7bfb6652fae",
+    "mixed": "31f7af641c3556a3a70d6230b5b3057ef49d1999da3db58a847b0a75d8a3926a",
 }
 
 

@@ -28,7 +28,7 @@ def write(
     first: int = 0,
     recipe: RecipeDigest = RECIPE,
     observed: Sequence[dict[str, Any]] = (),
-) -> artifact.Written:
+) -> artifact.Document:
     """One item for each sample, numbered from `first`, at a cost of its number in seconds."""
     return write_items(path, [[sample] for sample in samples], first=first, recipe=recipe, observed=observed)
 
@@ -40,7 +40,7 @@ def write_items(
     first: int = 0,
     recipe: RecipeDigest = RECIPE,
     observed: Sequence[dict[str, Any]] = (),
-) -> artifact.Written:
+) -> artifact.Document:
     """The same for items of any number of samples."""
     writer = artifact.Writer(recipe)
     for number, samples in enumerate(items, first):
@@ -49,7 +49,7 @@ def write_items(
         return writer.write(file, producer={"name": "test"}, observed=observed)
 
 
-def merge(path: Path, sources: Sequence[Path]) -> artifact.Written:
+def merge(path: Path, sources: Sequence[Path]) -> artifact.Document:
     """Merges into a new file."""
     with contextlib.ExitStack() as stack:
         fds = [stack.enter_context(source.open("rb")).fileno() for source in sources]

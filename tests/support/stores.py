@@ -56,7 +56,7 @@ def write_artifact(
     observed: Any = (),
     seed: int = 0,
     edition: int = 0,
-) -> artifact.Written:
+) -> artifact.Document:
     """An artifact with one sample of about `size_bytes` for each item."""
     writer = artifact.Writer(recipe, edition)
     for name in items:

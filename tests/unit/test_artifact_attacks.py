@@ -205,7 +205,7 @@ def test_tensors_that_lie(path, attack):
 
 def test_another_version_is_refused_by_name(path):
     rewrite(path, lambda header, _: header["__metadata__"].update(version="1"))
-    refused(path, "artifact format '1'; this prepcache reads 4")
+    refused(path, "artifact format '1'; this prepcache reads 5")
 
 
 @pytest.mark.parametrize("change", [-8, 8])
@@ -248,6 +248,10 @@ def _column(document: Document, **changes: Any) -> None:
     document["groups"][0]["columns"][1].update(changes)
 
 
+def _leaf(document: Document, *leaf: Any, **changes: Any) -> None:
+    _column(document, leaf=leaf, **changes)
+
+
 def _nested(depth: int) -> dict[str, Any]:
     return {"a": _nested(depth - 1)} if depth else {}
 
@@ -268,20 +272,20 @@ DOCUMENT_ATTACKS: dict[str, Callable[[Document], Any]] = {
     "tree out of order": lambda d: d["groups"][0].update(tree=["list", [0, 2, 1]]),
     "tree of nobody": lambda d: d["groups"][0].update(tree=["exec", [0, 1, 2]]),
     "column missing": lambda d: d["groups"][0]["columns"].pop(),
-    "kind unknown": lambda d: _column(d, kind="pickle"),
-    "kind none": lambda d: _column(d, kind="none"),
-    "int with a dtype": lambda d: _column(d, dtype="<i8"),
-    "tensor of object": lambda d: _column(d, kind="tensor", dtype="object"),
-    "tensor of code": lambda d: _column(d, kind="tensor", dtype="__class__"),
-    "array of objects": lambda d: _column(d, kind="ndarray", dtype="|O"),
-    "array of objects within": lambda d: _column(d, kind="ndarray", dtype='[["a", "|O"]]'),
-    "array of nothing": lambda d: _column(d, kind="ndarray", dtype="|V0"),
-    "array of fields that lie": lambda d: _column(d, kind="ndarray", dtype='[["a", "<i4", [99999999999]]]'),
-    "dtype spelt otherwise": lambda d: _column(d, kind="ndarray", dtype="int64"),
-    "dtype deep": lambda d: _column(d, kind="ndarray", dtype="[" * 5000),
-    "dtype of many fields": lambda d: _column(d, kind="ndarray", dtype="i4,i4"),
-    "shape negative": lambda d: _column(d, kind="tensor", dtype="int64", ndim=1, shape=[-1]),
-    "axes many": lambda d: _column(d, kind="tensor", dtype="int64", ndim=1000, shape=[1] * 1000),
+    "kind unknown": lambda d: _leaf(d, "pickle", "", 0),
+    "kind none": lambda d: _leaf(d, "none", "", 0),
+    "int with a dtype": lambda d: _leaf(d, "int", "<i8", 0),
+    "tensor of object": lambda d: _leaf(d, "tensor", "object", 0),
+    "tensor of code": lambda d: _leaf(d, "tensor", "__class__", 0),
+    "array of objects": lambda d: _leaf(d, "ndarray", "|O", 0),
+    "array of objects within": lambda d: _leaf(d, "ndarray", '[["a", "|O"]]', 0),
+    "array of nothing": lambda d: _leaf(d, "ndarray", "|V0", 0),
+    "array of fields that lie": lambda d: _leaf(d, "ndarray", '[["a", "<i4", [99999999999]]]', 0),
+    "dtype spelt otherwise": lambda d: _leaf(d, "ndarray", "int64", 0),
+    "dtype deep": lambda d: _leaf(d, "ndarray", "[" * 5000, 0),
+    "dtype of many fields": lambda d: _leaf(d, "ndarray", "i4,i4", 0),
+    "shape negative": lambda d: _leaf(d, "tensor", "int64", 1, shape=[-1]),
+    "axes many": lambda d: _leaf(d, "tensor", "int64", 1000, shape=[1] * 1000),
     "ragged numbers": lambda d: _column(d, shape=None),
     "dense text": lambda d: d["groups"][0]["columns"][2].update(shape=[]),
     "name taken": lambda d: _column(d, name="x"),

@@ -91,7 +91,6 @@ def test_the_item_table_says_which_rows_are_whose(tmp_path):
     assert found.item_cost.tolist() == [7.0, 8.0, 9.0, 10.0, 11.0]
     assert samples_of(found) == [1, 2, 3, 4]
     assert found.key == written.key == entry_key(RECIPE, b"".join(digest(n) for n in range(7, 12)))
-    assert written == artifact.Written(found.key, (tmp_path / "a").stat().st_size, 5, 4, found.cost_s)
 
 
 @pytest.mark.parametrize("items", [[], [[]], [[], [], []]], ids=len)
@@ -175,7 +174,7 @@ def _write_parts(folder: Path, parts: list[list[Any]]) -> list[Path]:
 def test_other_recipes_do_not_merge(tmp_path):
     write(tmp_path / "a", [1])
     write(tmp_path / "b", [2], first=1, recipe=RecipeDigest("00" * 32))
-    with pytest.raises(ArtifactError, match="different recipes"):
+    with pytest.raises(ArtifactError, match="different recipes or editions"):
         merge(tmp_path / "c", [tmp_path / "a", tmp_path / "b"])
     assert (tmp_path / "c").stat().st_size == 0
 

@@ -56,8 +56,9 @@ class Files:
         name = Digest(os.urandom(32).hex())
         with open(self.folder / name, "w+b") as file:
             written = writer.write(file.fileno(), producer={})
+            size_bytes = os.fstat(file.fileno()).st_size
         return wire.ArtifactRef(
-            written.key, name, written.size_bytes, written.items, written.rows, written.cost_s, (), edition
+            written.key, name, size_bytes, written.items, written.rows, written.cost_s, (), edition
         )
 
     def open(self, ref: wire.ArtifactRef) -> Any:
@@ -230,7 +231,7 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(files, told, ca
         seen = inputs if told == "without its inputs" else ()
         written = writer.write(file.fileno(), producer={}, observed=seen)
     key = Key("34" * 32) if told == "another entry's" else written.key
-    ref = wire.ArtifactRef(key, Digest("12" * 32), written.size_bytes, 1, 1, 1.0)
+    ref = wire.ArtifactRef(key, Digest("12" * 32), os.stat(file.name).st_size, 1, 1, 1.0)
     found = catalogue(files, 1)
     assert found.index.take_in([ref])[1] == [ref]
     assert found.missing.tolist() == [0]

@@ -8,16 +8,16 @@
 Nothing is unpickled, evaluated or imported at the word of a file.
 """
 
-from prepcache.artifact.header import Header, read_header
+from prepcache.artifact.header import Document, Header, read_header
 from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, check, open
-from prepcache.artifact.writer import Writer, Written, copy
+from prepcache.artifact.writer import Writer, copy
 
 __all__ = [
     "Artifact",
+    "Document",
     "Header",
     "Writer",
-    "Written",
     "check",
     "copy",
     "merge",

@@ -2,7 +2,7 @@
 
 Invariants:
     1. A leaf comes back as what it was, to the bit. What no numpy dtype can name (bfloat16, float8) is held
-       as unsigned words of the same size.
+       as integers of the same size.
     2. complex128, which no safetensors dtype can name, is stored as `U8` with one more axis: the bytes of an
        element.
     3. Arrays hold numbers and booleans of the sizes that torch has, too. Big-endian ones come back native,
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -37,7 +37,7 @@ _TORCH = {
     "float64": ("F64", "<f8"),
     "float32": ("F32", "<f4"),
     "float16": ("F16", "<f2"),
-    "bfloat16": ("BF16", "<u2"),
+    "bfloat16": ("BF16", "<i2"),
     "int64": ("I64", "<i8"),
     "int32": ("I32", "<i4"),
     "int16": ("I16", "<i2"),
@@ -61,15 +61,11 @@ _TORCH = {
 _NUMPY = {text: tag for name, (tag, text) in _TORCH.items() if np.dtype(text).name == name}
 """numpy dtype -> safetensors dtype, of what both name alike."""
 
-_WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
-"""What numpy and every torch both know, to pass the bits of the others through (torch 2.2 has no uint16)."""
-
 ITEM_BYTES = {tag: np.dtype(text).itemsize for tag, text in _TORCH.values() if tag != "U8"} | {"U8": 1}
 """Bytes of one element of each safetensors dtype that an artifact uses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """What one leaf is: its kind, one of `KINDS`, and the axes of a tensor or ndarray.
 
     `dtype` is the torch name of a tensor's (`"bfloat16"`), the numpy string of an array's (`"<f4"`).
@@ -77,7 +73,7 @@ class Leaf:
 
     kind: str
     dtype: str = ""
-    ndim: int = 0
+    ndim: Annotated[int, Meta(ge=0, le=MAX_NDIM)] = 0
 
 
 @lru_cache(maxsize=512)
@@ -112,10 +108,8 @@ def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
 
 def torch_word(leaf: Leaf) -> Any:
     """The torch dtype as which numpy takes the bytes of a tensor leaf, or None where it knows its own."""
-    dtype = storage(leaf)[1]
-    if leaf.kind != "tensor" or dtype.name == leaf.dtype:
-        return None
-    return getattr(load_torch(), _WORDS[dtype.itemsize].name)
+    name = storage(leaf)[1].name
+    return None if leaf.kind != "tensor" or name == leaf.dtype else getattr(load_torch(), name)
 
 
 @lru_cache(maxsize=512)
@@ -127,11 +121,11 @@ def leaf_maker(leaf: Leaf) -> Callable[[Array], Any]:
     if leaf.kind != "tensor":
         return lambda values: values
     torch = load_torch()
-    from_numpy: Callable[[Array], Any] = torch.from_numpy
     if torch_word(leaf) is None:
+        from_numpy: Callable[[Array], Any] = torch.from_numpy
         return from_numpy
-    word, dtype = _WORDS[storage(leaf)[1].itemsize], getattr(torch, leaf.dtype)
-    return lambda values: from_numpy(values.view(word)).view(dtype)
+    dtype = getattr(torch, leaf.dtype)
+    return lambda values: torch.from_numpy(values).view(dtype)
 
 
 def load_torch() -> Any:

@@ -45,7 +45,7 @@ from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key, is_hex
 from prepcache.errors import ArtifactError
 
 FORMAT_NAME = "prepcache artifact"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Rises when a file written before could be read wrongly; pinned by tests/golden."""
 
 PAGE_BYTES = 4096
@@ -85,30 +85,28 @@ Tensor = tuple[str, str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """One column as the document describes it; `shape` is that of every row, or None if ragged."""
+    """One column as the document describes it; `shape` is that of every row, or None if it is ragged.
+
+    `total` is how many values a ragged column has.
+    """
 
     name: Annotated[str, Meta(pattern="^[^_]", max_length=200)]
-    kind: str
-    dtype: str
-    ndim: Annotated[int, Meta(ge=0, le=columns.MAX_NDIM)]
+    leaf: Leaf
     shape: Shape | None
+    total: Count
 
-    @property
-    def leaf(self) -> Leaf:
-        return Leaf(self.kind, self.dtype, self.ndim)
-
-    def tensors(self, rows: int, total: int) -> list[Tensor]:
-        """The tensors it consists of, in the order of the file; `total` values if it is ragged."""
-        if self.kind == "none":
+    def tensors(self, rows: int) -> list[Tensor]:
+        """The tensors it consists of, in the order of the file."""
+        if self.leaf.kind == "none":
             return []
         tag, dtype, has_byte_axis = columns.storage(self.leaf)
         tail = (dtype.itemsize,) if has_byte_axis else ()
         if self.shape is not None:
             return [(self.name, tag, (rows, *self.shape, *tail))]
         tables: list[Tensor] = [(self.name + ".offsets", "I64", (rows + 1,))]
-        if self.ndim >= 2:
-            tables.append((self.name + ".shapes", "I64", (rows, self.ndim)))
-        return [*tables, (self.name, tag, (total, *tail))]
+        if self.leaf.ndim >= 2:
+            tables.append((self.name + ".shapes", "I64", (rows, self.leaf.ndim)))
+        return [*tables, (self.name, tag, (self.total, *tail))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +220,13 @@ def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_
         raise ArtifactError(f"header of {length} bytes in a file of {size}: truncated, or not an artifact")
     raw = pread(fd, 0, 8 + length)
     try:
-        document, totals = _parse(raw[8:])
-        head, spans, end = encode(document, totals)
+        document = _parse(raw[8:])
+        head, spans = encode(document)
     except _MALFORMED as error:
         raise ArtifactError(f"the header cannot be read: {type(error).__name__}: {error}") from None
     if head != raw:
         raise ArtifactError("the header is not the one that its document gives: damaged, or no artifact")
-    if end != size:
+    if (end := max(span.end for span in spans.values())) != size:
         raise ArtifactError(f"the tensors end at byte {end}, the file at {size}: truncated")
     if document.items > max_items:
         raise ArtifactError(f"{document.items} items: the limit is {max_items}")
@@ -258,8 +256,7 @@ def read_array(fd: int, span: Span, dtype: str, start: int = 0, stop: int | None
     return np.frombuffer(pread(fd, span.begin + start * item, (stop - start) * item), dtype)
 
 
-def _parse(raw: bytes) -> tuple[Document, dict[str, int]]:
-    """The document, and how many values each ragged column has."""
+def _parse(raw: bytes) -> Document:
     header = json.loads(raw)
     strings = header.get("__metadata__") if type(header) is dict else None
     if type(strings) is not dict or strings.get("format") != FORMAT_NAME:
@@ -278,15 +275,11 @@ def _parse(raw: bytes) -> tuple[Document, dict[str, int]]:
             raise ValueError("a group's columns do not match the leaves of its tree")
         for column in group.columns:
             _check_column(column)
-    ragged = [column.name for group in document.groups for column in group.columns if column.shape is None]
-    return document, {name: msgspec.convert(header[name]["shape"][0], Count) for name in ragged}
+    return document
 
 
-def encode(document: Document, totals: Mapping[str, int]) -> tuple[bytes, dict[str, Span], int]:
-    """The bytes of the file up to the data, where the tensors and fillers lie, in order, and the file's size.
-
-    Args:
-        totals: how many values each ragged column has, by its name.
+def encode(document: Document) -> tuple[bytes, dict[str, Span]]:
+    """The bytes of the file up to the data, and where the tensors and fillers lie, in order.
 
     Raises:
         ArtifactError: the header exceeds its bound.
@@ -296,7 +289,7 @@ def encode(document: Document, totals: Mapping[str, int]) -> tuple[bytes, dict[s
     raw, start = b"", 0
     while 8 + len(raw) > start:  # where columns begin depends on how many pages the header has
         start = -(-(8 + len(raw)) // PAGE_BYTES) * PAGE_BYTES
-        spans, end = _laid_out(document, totals, start)
+        spans = _laid_out(document, start)
         entries = {name: span.entry(start) for name, span in spans.items()}
         raw = json.dumps({"__metadata__": strings, **entries}, separators=(",", ":")).encode()
     if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
@@ -304,14 +297,14 @@ def encode(document: Document, totals: Mapping[str, int]) -> tuple[bytes, dict[s
             f"the header has {len(raw)} bytes, over the limit of {MAX_HEADER_BYTES}: "
             f"too many different trees or observed inputs ({WAY_OUT})"
         )
-    return (start - 8).to_bytes(8, "little") + raw.ljust(start - 8), spans, end
+    return (start - 8).to_bytes(8, "little") + raw.ljust(start - 8), spans
 
 
-def _laid_out(document: Document, totals: Mapping[str, int], start: int) -> tuple[dict[str, Span], int]:
-    """Every tensor, with fillers before those that would lie off their border, and their end."""
+def _laid_out(document: Document, start: int) -> dict[str, Span]:
+    """Every tensor, with fillers before those that would lie off their border."""
     spans: dict[str, Span] = {}
     end = start
-    for name, tag, shape in _tensors(document, totals):
+    for name, tag, shape in _tensors(document):
         size_bytes = math.prod(shape) * ITEM_BYTES[tag]
         if gap := -end % _border_bytes(size_bytes):
             spans[f"{FILLER}{len(spans)}"] = Span("U8", (gap,), end, end + gap)
@@ -320,7 +313,7 @@ def _laid_out(document: Document, totals: Mapping[str, int], start: int) -> tupl
             raise ValueError("two columns are named alike")
         spans[name] = Span(tag, shape, end, end + size_bytes)
         end += size_bytes
-    return spans, end
+    return spans
 
 
 def _border_bytes(size_bytes: int) -> int:
@@ -332,7 +325,7 @@ def _border_bytes(size_bytes: int) -> int:
     return PAGE_BYTES if size_bytes < 8 * FOLIO_BYTES else FOLIO_BYTES
 
 
-def _tensors(document: Document, totals: Mapping[str, int]) -> Iterator[Tensor]:
+def _tensors(document: Document) -> Iterator[Tensor]:
     """The tensors of an artifact, in the order of the file."""
     items = document.items
     yield ITEM_DIGEST, "U8", (items, DIGEST_BYTES)
@@ -342,7 +335,7 @@ def _tensors(document: Document, totals: Mapping[str, int]) -> Iterator[Tensor]:
         yield ROW_GROUP, "U16", (document.rows,)
     for group in document.groups:
         for column in group.columns:
-            yield from column.tensors(group.rows, totals.get(column.name, 0))
+            yield from column.tensors(group.rows)
 
 
 def _read(fd: int, spans: dict[str, Span], document: Document, size: int) -> Header:
@@ -360,14 +353,14 @@ def _read(fd: int, spans: dict[str, Span], document: Document, size: int) -> Hea
 
 
 def _check_column(column: ColumnSpec) -> None:
-    kind, ndim, shape = column.kind, column.ndim, column.shape
+    (kind, dtype, ndim), shape = column.leaf, column.shape
     columns.storage(column.leaf)  # refuses dtypes that it does not know
     if kind in columns.VALUE_KINDS:
         is_fitting = ndim > 0 if shape is None else len(shape) == ndim
-        is_fitting = is_fitting and bool(column.dtype) and (kind != "scalar" or ndim == 0)
+        is_fitting = is_fitting and bool(dtype) and (kind != "scalar" or ndim == 0)
     else:
         is_fitting = shape == (None if kind in columns.BYTE_KINDS else ())
-        is_fitting = is_fitting and kind in columns.KINDS and not column.dtype and ndim == 0
+        is_fitting = is_fitting and kind in columns.KINDS and not dtype and ndim == 0
     # With 1 in place of 0, too: every product of sizes fits 64 bits.
     if not is_fitting or math.prod(max(size, 1) for size in shape or ()) > MAX_ELEMENTS:
         raise ValueError(f"no sample has a {kind[:40]!r} column with {ndim} axes and shape {str(shape)[:80]}")

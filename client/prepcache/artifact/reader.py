@@ -186,7 +186,7 @@ def _view(header: Header, base: Array, name: str, dtype: np.dtype[Any]) -> Array
 
 
 def _column(spec: ColumnSpec, rows: int, header: Header, base: Array) -> Column:
-    names = [name for name, _, _ in spec.tensors(rows, 0)]
+    names = [name for name, _, _ in spec.tensors(rows)]
     if not names:
         return Column(spec.name, spec.leaf, np.empty((rows, 0), np.uint8), None, None)
     _, dtype, _ = columns.storage(spec.leaf)
@@ -268,7 +268,7 @@ def check_rows(fd: int, header: Header) -> None:
 
 
 def _check_ragged(fd: int, header: Header, rows: int, column: ColumnSpec) -> None:
-    last, total, ndim = 0, header.spans[column.name].shape[0], column.ndim
+    last, total, ndim = 0, header.spans[column.name].shape[0], column.leaf.ndim
     for start, stop in _chunks(rows):
         offsets = read_array(fd, header.spans[column.name + ".offsets"], "<i8", start, stop + 1)
         if offsets[0] != last or (offsets[1:] < offsets[:-1]).any():

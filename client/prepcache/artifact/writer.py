@@ -1,12 +1,13 @@
-"""The writer: collects the samples of some items in memory, then writes them as one artifact.
+"""The writer: collects the samples of some items, then writes them as one artifact.
 
 Invariants:
     1. `add` takes all samples of an item or, raising SampleError, none. After anything else that was raised
        there (an interrupt), a writer is of no use.
     2. What is collected is a copy: the preprocessing function may reuse its buffers.
-    3. A sample costs its copy and a constant: nothing is built per sample that the file does not hold. What
-       is too much for memory may lie in a file meanwhile (`spill`).
-    4. Bytes are asked for piece by piece when they are written, where the header says.
+    3. A sample costs its copy and a constant: nothing is built per sample that the file does not hold.
+    4. Values may lie in other files until they are written: what is too much for memory (`spill`), and those
+       of artifacts (`add_artifact`), which are not decoded. A column that is dense in all of them, with one
+       shape, stays dense.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -24,20 +25,23 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns, sample_tree
-from prepcache.artifact.columns import Leaf
+from prepcache.artifact.columns import Array, Leaf
 from prepcache.artifact.header import (
     FILLER,
     FOLIO_BYTES,
     MAX_GROUPS,
     MAX_HEADER_BYTES,
     MAX_ITEM_COST_S,
+    ROW_GROUP,
     ColumnSpec,
     Document,
     GroupSpec,
+    Header,
     encode,
     pack_observed,
+    read_array,
 )
-from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key
+from prepcache.digests import DIGEST_BYTES, RecipeDigest, entry_key
 from prepcache.errors import ArtifactError, SampleError
 
 _COLUMN_HEADER_BYTES = 1200
@@ -54,16 +58,16 @@ class Writer:
     def __init__(self, recipe: RecipeDigest, edition: int = 0) -> None:
         self.recipe = recipe
         self.edition = edition
-        self._digests: dict[bytes, None] = {}
+        self._digests = bytearray()
         self._row_counts = array("q")
         self._costs = array("d")
         self._row_groups = array("H")
-        self._groups: dict[sample_tree.Signature, _Group] = {}
+        self._groups: dict[Any, _Group] = {}
         self._tree_bytes = 0
 
     @property
     def items(self) -> int:
-        return len(self._digests)
+        return len(self._row_counts)
 
     @property
     def rows(self) -> int:
@@ -81,16 +85,38 @@ class Writer:
         Raises:
             SampleError: no column can hold a sample; the message holds the path of the leaf.
         """
-        if len(item_digest) != DIGEST_BYTES or item_digest in self._digests:
-            raise ValueError("an item digest must have 32 bytes and be added once")
         self._row_counts.append(self._take(samples))
         self._costs.append(_cost(cost_s))
-        self._digests[item_digest] = None
+        self._digests += item_digest
 
     def extend(self, samples: Sequence[Any], cost_s: float) -> None:
         """Takes further samples of the item that was added last. Raises as `add`."""
         self._row_counts[-1] += self._take(samples)
         self._costs[-1] = _cost(self._costs[-1] + cost_s)
+
+    def add_artifact(self, fd: int, header: Header) -> None:
+        """Takes the items of an artifact of the same recipe, whose file stays open until all is written.
+
+        Raises:
+            ArtifactError: there are too many different trees.
+        """
+        numbers = []
+        for spec in header.groups:
+            sign = json.dumps(spec.tree), *(column.leaf for column in spec.columns)
+            leaves = [column.leaf for column in spec.columns]
+            paths = [column.name.partition("~")[0] for column in spec.columns]
+            group = self._groups.setdefault(sign, _Group(len(self._groups), spec.tree, leaves, paths))
+            group.add_file(fd, header, spec)
+            numbers.append(group.number)
+        if len(self._groups) > MAX_GROUPS:
+            raise ArtifactError(f"one artifact cannot hold over {MAX_GROUPS} different trees")
+        group_of = np.zeros(header.rows, "<u2")
+        if len(numbers) > 1:
+            group_of = read_array(fd, header.spans[ROW_GROUP], "<u2")
+        self._row_groups.frombytes(np.array(numbers or [0], "<u2")[group_of].tobytes())
+        self._row_counts.frombytes(header.row_count.tobytes())
+        self._costs.frombytes(header.item_cost.tobytes())
+        self._digests += header.item_digests.tobytes()
 
     def spill(self, fd: int) -> None:
         """Moves the values that are collected to the end of a file, which stays open until all is written."""
@@ -99,62 +125,56 @@ class Writer:
                 column.spill(fd)
 
     def _take(self, samples: Sequence[Any]) -> int:
-        taken = []
+        taken, new, tree_bytes = [], dict[Any, _Group](), self._tree_bytes
         for sample in samples:  # all are looked at before the first is taken
             sign, leaves = sample_tree.signature(sample)
-            taken.append((self._groups.get(sign) or self._new_group(sign, sample), leaves))
+            group = self._groups.get(sign) or new.get(sign)
+            if group is None:
+                group = new[sign] = _Group(len(self._groups) + len(new), *sample_tree.describe(sample))
+                # Refused here, one item is lost; in `write`, all are.
+                tree_bytes += group.header_bytes
+                if group.number >= MAX_GROUPS or tree_bytes > MAX_HEADER_BYTES // 2:
+                    raise SampleError(
+                        f"sample: too many different sample trees, or too large ones (after {group.number}); "
+                        f"if keys differ from sample to sample, return them as values",
+                        leaf="sample",
+                    )
+            taken.append((group, leaves))
+        self._groups.update(new)
+        self._tree_bytes = tree_bytes
         for group, leaves in taken:
             group.add(leaves)
             self._row_groups.append(group.number)
         return len(taken)
 
-    def _new_group(self, sign: sample_tree.Signature, sample: Any) -> _Group:
-        spec, leaves, paths = sample_tree.describe(sample)
-        # Quoted twice, as the tree is in the file. Refused here, one item is lost; in `write`, all are.
-        size = len(json.dumps(json.dumps(spec))) + len(leaves) * _COLUMN_HEADER_BYTES
-        if len(self._groups) == MAX_GROUPS or self._tree_bytes + size > MAX_HEADER_BYTES // 2:
-            raise SampleError(
-                f"sample: too many different sample trees, or too large ones (after {len(self._groups)}); "
-                f"if keys differ from sample to sample, return them as values",
-                leaf="sample",
-            )
-        self._tree_bytes += size
-        group = self._groups[sign] = _Group(len(self._groups), spec, leaves, paths)
-        return group
-
     def write(
         self, file: Any, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()
-    ) -> Written:
+    ) -> Document:
         """Writes the artifact to a descriptor (or what has one) at its start, unsynced; may be called again.
 
         Args:
             producer: who made it, for people; JSON.
             observed: inputs beside the item and the recipe: dicts of kind, name and digest.
         """
-        groups = [group for group in self._groups.values() if group.rows]
-        numbers = {group.number: position for position, group in enumerate(groups)}
-        rows_of = np.frombuffer(self._row_groups, "u2") if self.rows else np.empty(0, "u2")
-        if len(groups) != len(self._groups):  # a group without rows is left by an item that was refused
-            rows_of = np.array([numbers.get(n, 0) for n in range(len(self._groups))], "u2")[rows_of]
-        names = ColumnNames()
-        specs = [group.spec(position, names) for position, group in enumerate(groups)]
-        columns = [column for group in groups for column in group.columns]
-        named = zip((column.name for spec in specs for column in spec.columns), columns, strict=True)
-        digests = b"".join(self._digests)
-        return write_artifact(
-            file if isinstance(file, int) else file.fileno(),
-            recipe=self.recipe,
-            digests=digests,
-            row_counts=self._row_counts,
-            costs=self._costs,
-            row_groups=(rows_of,),
-            groups=specs,
-            totals={name: column.total for name, column in named if column.shape is None},
-            bodies=[pieces for column in columns for pieces in column.pieces()],
-            producer=producer,
-            observed=pack_observed(observed),
-            edition=self.edition,
+        names: set[str] = set()
+        groups = [group.spec(names) for group in self._groups.values()]
+        digests, cost_s = bytes(self._digests), math.fsum(self._costs)
+        document = Document(
+            self.recipe, entry_key(self.recipe, digests), self.items, self.rows, cost_s, producer,
+            pack_observed(observed), self.edition, tuple(groups),
+        )  # fmt: skip
+        head, spans = encode(document)
+        tensors = iter([
+            *([one] for one in (digests, self._row_counts, self._costs)),
+            *([[self._row_groups]] if len(groups) > 1 else []),
+            *(pieces for group in self._groups.values() for one in group.columns for pieces in one.pieces()),
+        ])  # fmt: skip
+        laid = (
+            _zeros(span.end - span.begin) if name.startswith(FILLER) else next(tensors)
+            for name, span in spans.items()
         )
+        _write_all(file if isinstance(file, int) else file.fileno(), chain([head], chain.from_iterable(laid)))
+        return document
 
 
 def _cost(cost_s: float) -> float:
@@ -164,31 +184,41 @@ def _cost(cost_s: float) -> float:
 class _Group:
     """Samples of one tree, leaf by leaf."""
 
-    def __init__(self, number: int, spec: sample_tree.Tree, leaves: list[Leaf], paths: list[str]) -> None:
+    def __init__(
+        self, number: int, tree: sample_tree.Tree, leaves: Sequence[Leaf], paths: Sequence[str]
+    ) -> None:
         self.number = number
         self.rows = 0
-        self._tree = spec
+        self._tree = tree
         self._paths = paths
         self.columns = [_column(leaf) for leaf in leaves]
         self._appends = [column.append for column in self.columns]
+
+    @property
+    def header_bytes(self) -> int:
+        """At most what the header says of it, where the tree is quoted twice."""
+        return len(json.dumps(json.dumps(self._tree))) + len(self.columns) * _COLUMN_HEADER_BYTES
 
     def add(self, leaves: list[Any]) -> None:
         for append, leaf in zip(self._appends, leaves, strict=True):
             append(leaf)
         self.rows += 1
 
-    def spec(self, position: int, names: ColumnNames) -> GroupSpec:
-        specs = tuple(
-            ColumnSpec(
-                names.take(position, path),
-                column.leaf.kind,
-                column.leaf.dtype,
-                column.leaf.ndim,
-                column.shape,
-            )
-            for path, column in zip(self._paths, self.columns, strict=True)
-        )
-        return GroupSpec(self.rows, self._tree, specs)
+    def add_file(self, fd: int, header: Header, group: GroupSpec) -> None:
+        for column, spec in zip(self.columns, group.columns, strict=True):
+            column.add_file(fd, header, spec, group.rows)
+        self.rows += group.rows
+
+    def spec(self, names: set[str]) -> GroupSpec:
+        specs = []
+        for path, column in zip(self._paths, self.columns, strict=True):
+            # No dot, so that no name is that of another column's offsets or shapes.
+            base = re.sub(r"[^A-Za-z0-9_-]", "_", path)[:80].lstrip("_") or "sample"
+            name = f"{base}~{len(names)}" if base in names else base
+            names.add(name)
+            total = column.total if column.shape is None else 0
+            specs.append(ColumnSpec(name, column.leaf, column.shape, total))
+        return GroupSpec(self.rows, self._tree, tuple(specs))
 
 
 def _column(leaf: Leaf) -> _Column:
@@ -213,28 +243,34 @@ class _Column:
         self._dtype = columns.storage(leaf)[1]
         self._values: Any = bytearray()
         self._table = array("q")
-        self._spilled: list[FilePart] = []
-        self._spilled_bytes = 0
+        self._elsewhere: list[FilePart] = []
+        self._elsewhere_bytes = 0
 
     def append(self, value: Any) -> None:
         """Takes the value of the next row."""
 
+    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
+        """Takes the rows of a column of an artifact."""
+
     @property
     def nbytes(self) -> int:
         held = len(self._values) * getattr(self._values, "itemsize", 1)
-        return self._spilled_bytes + held + 8 * len(self._table)
+        return self._elsewhere_bytes + held + 8 * len(self._table)
 
     @property
     def total(self) -> int:
         """How many values there are, if the column is ragged."""
-        return (self._spilled_bytes + len(self._values)) // self._dtype.itemsize
+        return (self._elsewhere_bytes + len(self._values)) // self._dtype.itemsize
 
     def spill(self, fd: int) -> None:
         begin = os.lseek(fd, 0, os.SEEK_END)
         write(fd, memoryview(self._values).cast("B"))
-        self._spilled.append(FilePart(fd, begin, end := os.lseek(fd, 0, os.SEEK_END)))
-        self._spilled_bytes += end - begin
+        self._refer(FilePart(fd, begin, os.lseek(fd, 0, os.SEEK_END)))
         del self._values[:]
+
+    def _refer(self, part: FilePart) -> None:
+        self._elsewhere.append(part)
+        self._elsewhere_bytes += part.end - part.begin
 
     def pieces(self) -> list[Any]:
         """Those of each of its tensors."""
@@ -253,8 +289,11 @@ class _Numbers(_Column):
     def append(self, value: complex) -> None:
         self._values.extend((value.real, value.imag))
 
+    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
+        self._refer(FilePart.of(fd, header, spec))
+
     def pieces(self) -> list[Any]:
-        return [(*self._spilled, self._values)]
+        return [(*self._elsewhere, self._values)]
 
 
 class _Bytes(_Column):
@@ -268,10 +307,15 @@ class _Bytes(_Column):
 
     def append(self, value: Any) -> None:
         self._values += value.encode("utf-8", "surrogatepass") if self.leaf.kind == "str" else value
-        self._table.append(self._spilled_bytes + len(self._values))
+        self._table.append(self._elsewhere_bytes + len(self._values))
+
+    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
+        ends = read_array(fd, header.spans[spec.name + ".offsets"], "<i8")[1:]
+        self._table.frombytes((ends + self._elsewhere_bytes).tobytes())
+        self._refer(FilePart.of(fd, header, spec))
 
     def pieces(self) -> list[Any]:
-        return [(self._table,), (*self._spilled, self._values)]
+        return [(self._table,), (*self._elsewhere, self._values)]
 
 
 class _Arrays(_Column):
@@ -285,26 +329,33 @@ class _Arrays(_Column):
 
     def append(self, value: Any) -> None:
         shape = tuple(value.shape)
+        self._expect(shape)
+        if self.shape is None:
+            self._table.extend(shape)
+        self._rows += 1
+        if self._is_tensor:  # by force: numpy knows no conjugate or negative views
+            value = (
+                value.numpy(force=True) if self._word is None else value.contiguous().view(self._word).numpy()
+            )
+        self._values += np.ascontiguousarray(value, self._dtype).reshape(-1).view("u1").data
+
+    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
+        self._expect(spec.shape)
+        if self.shape is None:
+            self._table.frombytes(_shapes(fd, header, spec, rows).tobytes())
+        self._rows += rows
+        self._refer(FilePart.of(fd, header, spec))
+
+    def _expect(self, shape: tuple[int, ...] | None) -> None:
+        """Sets what all rows have in common, before rows of a shape, or of several, are taken."""
         if self._rows == 0:
             self.shape = shape
         elif self.shape is not None and shape != self.shape:
             self._table.extend(self.shape * self._rows)
             self.shape = None
-        if self.shape is None:
-            self._table.extend(shape)
-        self._rows += 1
-        found = self._numpy(value) if self._is_tensor else np.asarray(value, self._dtype)
-        self._values += np.ascontiguousarray(found).reshape(-1).view("u1").data
-
-    def _numpy(self, value: Any) -> Any:
-        try:
-            return value.numpy() if self._word is None else value.contiguous().view(self._word).numpy()
-        except RuntimeError:  # a conjugate or negative view, which numpy does not know
-            value = value.resolve_conj().resolve_neg().contiguous()
-            return value.numpy() if self._word is None else value.view(self._word).numpy()
 
     def pieces(self) -> list[Any]:
-        values = *self._spilled, self._values
+        values = *self._elsewhere, self._values
         if self.shape is not None:
             return [values]
         shapes = np.frombuffer(self._table, "<i8").reshape(self._rows, self.leaf.ndim)
@@ -314,16 +365,15 @@ class _Arrays(_Column):
         return [*tables, values]
 
 
+def _shapes(fd: int, header: Header, spec: ColumnSpec, rows: int) -> Array:
+    if spec.shape is not None:
+        return np.tile(np.array(spec.shape, "<i8"), rows)
+    if spec.leaf.ndim >= 2:
+        return read_array(fd, header.spans[spec.name + ".shapes"], "<i8")
+    return np.diff(read_array(fd, header.spans[spec.name + ".offsets"], "<i8"))
+
+
 # --- the file ---
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    key: Key
-    size_bytes: int
-    items: int
-    rows: int
-    cost_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,61 +384,11 @@ class FilePart:
     begin: int
     end: int
 
-
-def write_artifact(
-    fd: int,
-    *,
-    recipe: RecipeDigest,
-    digests: bytes,
-    row_counts: Any,
-    costs: Any,
-    row_groups: Iterable[Any],
-    groups: Sequence[GroupSpec],
-    totals: Mapping[str, int],
-    bodies: Sequence[Iterable[Any]],
-    producer: dict[str, Any],
-    observed: str,
-    edition: int,
-) -> Written:
-    """Puts the tables before the columns and writes it all.
-
-    Args:
-        totals: as `encode` takes it.
-        bodies: of each tensor of the columns, in the order of the file, the bytes: pieces (buffers or
-            `FilePart`s) that are asked for when they are written.
-    """
-    items, rows = len(row_counts), sum(group.rows for group in groups)
-    cost_s, key = math.fsum(costs), entry_key(recipe, digests)
-    document = Document(recipe, key, items, rows, cost_s, producer, observed, edition, tuple(groups))
-    head, spans, size_bytes = encode(document, totals)
-    tables = [(digests,), (row_counts,), (costs,), *([row_groups] if len(groups) > 1 else [])]
-    names = [name for name in spans if not name.startswith(FILLER)]
-    pieces = dict(zip(names, [*tables, *bodies], strict=True))
-    laid = (pieces.get(name) or _zeros(span.end - span.begin) for name, span in spans.items())
-    _write_all(fd, chain((head,), chain.from_iterable(laid)))
-    return Written(key, size_bytes, items, rows, cost_s)
-
-
-class ColumnNames:
-    """Gives columns distinct names: the leaf's path, and the group's number from the second on."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-
-    def take(self, group: int, path: str) -> str:
-        """A name of which neither it nor its `.offsets` and `.shapes` are taken."""
-        base = re.sub(r"[^A-Za-z0-9_.-]", "_", path)[:80].lstrip("_") or "sample"
-        base = f"{base}~{group}" if group else base
-        name, tries = base, 1
-        while not self._used.isdisjoint(_with_parts(name)):
-            tries += 1
-            name = f"{base}~{group}.{tries}"
-        self._used.update(_with_parts(name))
-        return name
-
-
-def _with_parts(name: str) -> tuple[str, str, str]:
-    return name, name + ".offsets", name + ".shapes"
+    @classmethod
+    def of(cls, fd: int, header: Header, spec: ColumnSpec) -> FilePart:
+        """The values of a column of an artifact."""
+        span = header.spans[spec.name]
+        return cls(fd, span.begin, span.end)
 
 
 _ZEROS = bytes(64 << 10)

@@ -97,8 +97,12 @@ class LocalFile:
         folder = staging or _folder()
         with writing_in(folder, "set TMPDIR to another folder"):
             self.fd = _owned(self, nameless(folder))
-            self.nbytes = writer.write(self.fd, producer=producer, observed=observed).size_bytes
+            writer.write(self.fd, producer=producer, observed=observed)
         self.artifact = artifact.open(self.fd)
+
+    @property
+    def nbytes(self) -> int:
+        return self.artifact.size_bytes
 
     @property
     def address(self) -> tuple[int, int, Identity]:
@@ -120,7 +124,6 @@ class LocalFile:
             found.artifact = artifact.open(found.fd)
         except (OSError, ArtifactError):
             return None
-        found.nbytes = found.artifact.size_bytes
         return found if found._identity == identity else None
 
 
