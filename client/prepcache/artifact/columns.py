@@ -76,7 +76,6 @@ class Leaf(NamedTuple):
     ndim: Annotated[int, Meta(ge=0, le=MAX_NDIM)] = 0
 
 
-@lru_cache(maxsize=512)
 def describe_dtype(dtype: Any) -> str | None:
     """What a leaf names a dtype of torch's or numpy's, in native byte order; None if no column holds it."""
     if isinstance(dtype, np.dtype):

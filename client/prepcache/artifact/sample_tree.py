@@ -20,7 +20,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
-from functools import cache, lru_cache
+from functools import lru_cache
 from keyword import iskeyword
 from operator import itemgetter
 from typing import Any, cast
@@ -73,8 +73,8 @@ def signature(sample: Any) -> tuple[Signature, list[Any]]:
     return tuple(parts), leaves
 
 
-def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
-    """The tree of a sample that has a signature, what its leaves are, and the leaves' dotted paths."""
+def describe(sample: Any, sign: Signature) -> tuple[Tree, list[Leaf], list[str]]:
+    """The tree of a sample with this signature, what its leaves are, and the leaves' dotted paths."""
     numbers = itertools.count()
 
     def node(value: Any) -> Tree:
@@ -88,18 +88,8 @@ def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
             return ["named", *names, [node(child) for child in value]]
         return next(numbers)
 
-    tree, found = node(sample), list(leaves_of(sample))
-    return tree, [_leaf(value) for _, value in found], [".".join(path) for path, _ in found]
-
-
-def _leaf(value: Any) -> Leaf:
-    kind = type(value)
-    if kind in _SIMPLE:
-        return Leaf(_SIMPLE[kind])
-    if kind is _torch_tensor():
-        return Leaf("tensor", columns.describe_dtype(value.dtype) or "", value.dim())
-    dtype = columns.describe_dtype(value.dtype) or ""
-    return Leaf("ndarray", dtype, value.ndim) if kind in _ARRAYS else Leaf("scalar", dtype)
+    leaves = [part for part in sign if isinstance(part, Leaf)]
+    return node(sample), leaves, [".".join(path) for path, _ in leaves_of(sample)]
 
 
 def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -177,35 +167,38 @@ def copied(sample: Any, depth: int = 0) -> Any:
 
 
 _SIMPLE = {
-    int: "int",
-    float: "float",
-    bool: "bool",
-    complex: "complex",
-    str: "str",
-    bytes: "bytes",
-    type(None): "none",
+    int: Leaf("int"),
+    float: Leaf("float"),
+    bool: Leaf("bool"),
+    complex: Leaf("complex"),
+    str: Leaf("str"),
+    bytes: Leaf("bytes"),
+    type(None): Leaf("none"),
 }
 
 
 def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
     kind = type(value)
-    simple = _SIMPLE.get(kind)
-    if simple is not None:
+    leaf = _SIMPLE.get(kind)
+    if leaf is not None:
         if kind is int and not -_INT64 <= value < _INT64:
             raise _Refused("an int must fit into 64 bits; return str(x), or split it")
-        parts.append(simple)
     elif kind in _ARRAYS:
-        parts += "ndarray", _numpy_dtype(value.dtype), _ndim(value.ndim)
+        leaf = _leaf("ndarray", value.dtype, value.ndim)
     elif kind is tuple or kind is list or kind is dict or is_namedtuple(kind):
         _walk_container(value, kind, parts, leaves, depth)
         return
     elif kind is _torch_tensor():
-        _check_tensor(value)
-        parts += "tensor", value.dtype, _ndim(value.dim())
+        # A detached copy would come back from the cache where the function returns one with a graph.
+        if value.requires_grad or not value.is_cpu or value.is_nested or str(value.layout) != "torch.strided":
+            ways = "x.detach(), x.cpu() or x.to_dense()"
+            raise _Refused(f"a tensor must be dense, on the CPU and without a graph; return {ways}")
+        leaf = _leaf("tensor", value.dtype, value.dim())
     elif issubclass(kind, np.number | np.bool_) and kind.__module__ == "numpy":
-        parts += kind, _numpy_dtype(value.dtype)
+        leaf = _leaf("scalar", value.dtype, 0)
     else:
         raise _Refused(_why_not(kind))
+    parts.append(leaf)
     leaves.append(value)
 
 
@@ -240,59 +233,28 @@ def _torch_tensor() -> Any:
     return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
-def _ndim(ndim: int) -> int:
+@lru_cache(maxsize=512)
+def _leaf(kind: str, dtype: Any, ndim: int) -> Leaf:
+    name = columns.describe_dtype(dtype)
+    if name is None:
+        way_out = "convert it to numbers, as x.astype(float), or return x.tolist()"
+        raise _Refused(f"values of {dtype!r} cannot be stored; {way_out}")
     if ndim > columns.MAX_NDIM:
         raise _Refused(f"an array has {ndim} axes; the limit is {columns.MAX_NDIM}")
-    return ndim
-
-
-@cache
-def _numpy_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What stands for the dtype in a signature: itself, in native byte order."""
-    if columns.describe_dtype(dtype) is None:
-        way_out = "convert it to numbers, as x.astype(float), or return x.tolist()"
-        raise _Refused(f"numpy dtype {dtype!r} cannot be stored; {way_out}")
-    return dtype.newbyteorder("=")
-
-
-def _check_tensor(value: Any) -> None:
-    if columns.describe_dtype(value.dtype) is None:
-        raise _Refused(f"{value.dtype} cannot be stored; convert it, or return its parts")
-    if value.requires_grad:
-        # A detached copy would come back from the cache where the function returns one with a graph.
-        raise _Refused("the tensor requires grad, and its graph cannot be stored; return x.detach()")
-    if not value.is_cpu:
-        raise _Refused(f"the tensor is on {value.device}; return x.cpu()")
-    if str(value.layout) != "torch.strided" or value.is_nested:
-        raise _Refused(f"the tensor's layout is {value.layout}; return x.to_dense() or its parts")
-
-
-_INSTEAD = {
-    "builtins.set": "sorted(x)",
-    "builtins.frozenset": "sorted(x)",
-    "collections.Mapping": "dict(x)",
-    "numpy.MaskedArray": "x.filled(value)",
-    "numpy.ndarray": "numpy.array(x)",
-    "torch.Tensor": "x.detach().as_subclass(torch.Tensor)",
-    "pandas.DataFrame": "row.to_dict('list') or row.to_numpy()",
-    "pandas.Series": "row.to_dict() or row.to_numpy()",
-    "PIL.Image": "numpy.array(image)",
-    "pathlib.PurePath": "str(path)",
-}
-"""What holds the same as an instance of a class, by its package and name, or of one derived from it."""
-_STORED = "tensors, arrays, numbers, str, bytes or None, or a dict, list, tuple or namedtuple of those"
+    return Leaf(kind, name, ndim)
 
 
 def _why_not(kind: type) -> str:
-    names = [f"{base.__module__.partition('.')[0]}.{base.__qualname__}" for base in kind.__mro__]
-    instead = next((_INSTEAD[name] for name in names if name in _INSTEAD), _STORED)
+    way = "tensors, arrays, numbers, str, bytes or None, or a dict, list, tuple or namedtuple of those"
     if plain := [base.__name__ for base in kind.__mro__ if base in (*_SIMPLE, dict, list, tuple)]:
-        instead = f"{plain[0]}(x)"
+        way = f"{plain[0]}(x)"
     elif hasattr(kind, "__dataclass_fields__"):
-        instead = "dataclasses.asdict(x)"
+        way = "dataclasses.asdict(x)"
+    elif hasattr(kind, "__array__") or hasattr(kind, "__array_interface__"):
+        way = "numpy.array(x)"
     elif issubclass(kind, Iterator):
-        instead = f"{_STORED}; with expand=True a function may yield several samples for one item"
-    return f"a value of type {_name(kind)} cannot be stored; return {instead}"
+        way += "; with expand=True a function may yield several samples for one item"
+    return f"a value of type {_name(kind)} cannot be stored; return {way}"
 
 
 def _name(kind: type) -> str:

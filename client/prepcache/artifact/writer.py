@@ -130,7 +130,7 @@ class Writer:
             sign, leaves = sample_tree.signature(sample)
             group = self._groups.get(sign) or new.get(sign)
             if group is None:
-                group = new[sign] = _Group(len(self._groups) + len(new), *sample_tree.describe(sample))
+                group = new[sign] = _Group(len(self._groups) + len(new), *sample_tree.describe(sample, sign))
                 # Refused here, one item is lost; in `write`, all are.
                 tree_bytes += group.header_bytes
                 if group.number >= MAX_GROUPS or tree_bytes > MAX_HEADER_BYTES // 2:
