@@ -30,7 +30,6 @@ from prepcache.batching.collation import (
     NotAStack,
     TakesBatches,
     collation_of,
-    note_lengths,
     takes_batches,
 )
 from prepcache.batching.gather import Batch
@@ -141,13 +140,6 @@ class _Collate(TakesBatches):
 
     def __call__(self, samples: Any) -> Any:
         """The batch of samples; in a worker, what it sends instead (collation.py)."""
-        try:
-            return self._collated(samples)
-        except RuntimeError as error:
-            note_lengths(error, samples)
-            raise
-
-    def _collated(self, samples: Any) -> Any:
         if isinstance(samples, Batch):
             if samples.source is not None:
                 return ByIndex(samples, self)

@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from prepcache.artifact.sample_tree import rebuilt
 from prepcache.batching.buffers import KEPT_BLOCKS, Block, Pool
-from prepcache.batching.collation import collate_plain, fetches, takes_batches
+from prepcache.batching.collation import fetches
 from prepcache.batching.gather import Batch
 from prepcache.dataset import CachedDataset
 from prepcache.forks import Living
@@ -149,32 +149,15 @@ class Loader:
         self.shuffle = shuffle
         self.generator = generator
         self.drop_last = drop_last
-        self.collate_fn = collate_fn or collate_plain
-        device = None if device is None else torch.device(device)
-        self._device = None if device is None or device.type == "cpu" else device
-        self._take_memory()
+        self.collate_fn = collate_fn or torch.utils.data.default_collate
+        self._device = torch.device("cpu" if device is None else device)
+        self._copier = Copier(self._device) if self._device.type == "cuda" else None
+        self._pool = Pool(2 * KEPT_BLOCKS) if self._copier is None else self._copier.pool
+        if self._copier is None:
+            torch.empty(0, device=self._device)  # a missing one is an error here
 
     def __repr__(self) -> str:
         return f"<Loader {type(self.dataset).__name__} batch_size={self.batch_size} batches={len(self)}>"
-
-    def _take_memory(self) -> None:
-        """What belongs to one process: the memory of batches, and the way to a device."""
-        import torch
-
-        self._made_in = os.getpid()
-        self._copier: Copier | None = None
-        if self._device is not None and self._device.type == "cuda":
-            self._copier = Copier(self._device)
-        elif self._device is not None:
-            torch.empty(0, device=self._device)
-        self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_copier")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._take_memory()
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -184,7 +167,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         import torch
 
-        if self._copier is not None and self._made_in != os.getpid():
+        if self._copier is not None and self._copier.made_in != os.getpid():
             raise RuntimeError(
                 f"this loader copies to {self._device}, in the process that made it: make another one here"
             )
@@ -193,7 +176,7 @@ class Loader:
         return self._epoch()
 
     def _epoch(self) -> Iterator[Any]:
-        order, rest = self._order()
+        order = self._order()
         batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
         if self.drop_last and batches and len(batches[-1]) < self.batch_size:
             batches.pop()
@@ -209,7 +192,6 @@ class Loader:
                 if os.getpid() != begun_in:
                     raise RuntimeError("this epoch began in the parent process: begin another one here")
                 batch = None
-            list(rest)
         finally:
             if os.getpid() == begun_in:
                 gatherer.end()
@@ -218,15 +200,13 @@ class Loader:
             else:
                 _left_at_fork.append((ahead, batch))
 
-    def _order(self) -> tuple[Positions, Iterator[int]]:
-        """The order of an epoch, and what torch's sampler draws at its end."""
+    def _order(self) -> Positions:
         import torch.utils.data
 
         count = len(self.dataset)
         if not (self.shuffle and count):
-            return np.arange(count), iter(())
-        sampler = iter(torch.utils.data.RandomSampler(range(count), generator=self.generator))
-        return np.fromiter(itertools.islice(sampler, count), np.int64, count), sampler
+            return np.arange(count)
+        return np.array(list(torch.utils.data.RandomSampler(range(count), generator=self.generator)))
 
     def _make(self, positions: Positions, stream: Any) -> Any:
         """A batch; in the thread."""
@@ -243,7 +223,7 @@ class Loader:
         """What `_make` gave, where the consumer wants it; in the consumer's thread, whose streams are set."""
         if self._copier is not None:
             return self._copier.finish(batch)
-        return batch if self._device is None else map_tensors(batch, lambda one: one.to(self._device))
+        return batch if self._device.type == "cpu" else map_tensors(batch, lambda one: one.to(self._device))
 
 
 def _stream_here() -> Any:
@@ -255,7 +235,6 @@ def _stream_here() -> Any:
     return torch.cuda.stream(torch.cuda.current_stream())
 
 
-takes_batches(collate_plain)
 fetches(Loader._make)
 
 
@@ -286,8 +265,12 @@ class Copier:
         self._stream = self._cuda.Stream(self._device)
         self._lock = threading.Lock()
         self._in_flight: deque[tuple[Any, Any]] = deque()
-        weakref.finalize(self, _wait_for, self._in_flight, os.getpid()).atexit = False
+        self.made_in = os.getpid()
+        weakref.finalize(self, _wait_for, self._in_flight, self.made_in).atexit = False
         self.pool = Pool(2 * KEPT_BLOCKS, _pinned_block, small_bytes=0)
+
+    def __reduce__(self) -> Any:
+        return Copier, (self._device,)
 
     def begin(self, batch: Any) -> tuple[Any, Any]:
         """Starts to copy a batch; called by the gathering thread."""
@@ -322,12 +305,4 @@ def map_tensors(batch: Any, function: Any) -> Any:
     """The batch with each tensor in it replaced; containers of the types that collation makes."""
     import torch
 
-    packed = torch.nn.utils.rnn.PackedSequence
-
-    def mapped(_: Any, leaf: Any) -> Any:
-        if isinstance(leaf, packed):
-            values, sizes, *orders = leaf  # the sizes stay on the CPU: torch reads them there
-            return packed(function(values), sizes, *(one if one is None else function(one) for one in orders))
-        return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
-
-    return rebuilt(batch, mapped, whole=packed)
+    return rebuilt(batch, lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)

@@ -110,9 +110,8 @@ def test_a_worker_gathers_into_memory_that_its_job_maps(rows, monkeypatch):
 def test_unstackable_rows_raise_torchs_error(tmp_path):
     rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
-    with pytest.raises(RuntimeError, match="each tensor to be equal size") as raised:
+    with pytest.raises(RuntimeError, match="each tensor to be equal size"):
         default_collate(rows.take([2, 3, 8]))
-    assert raised.value.__notes__[0].endswith("pad_collate(leaves={'words': 0})")
 
 
 class Copy:

@@ -113,7 +113,7 @@ def test_columns_of_many_artifacts_are_read_alike(tmp_path, monkeypatch, small, 
     for module in (prepcache.batching.table, prepcache.artifact.header):
         monkeypatch.setattr(module, "MAPPED_BYTES", mapped)
     if not windows:
-        monkeypatch.setattr(prepcache.batching.table, "_can_map_again", lambda: False)
+        monkeypatch.setattr(prepcache.batching.table, "_CAN_MAP_AGAIN", False)
     samples = [sample(i) for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()

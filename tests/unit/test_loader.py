@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import itertools
 import os
 import pickle
 import threading
@@ -79,16 +78,6 @@ def test_memory_is_used_again_for_batches_that_nobody_keeps(stored):
     loader = Loader(stored, 8)
     addresses = {images.data_ptr() for _ in range(10) for images, _ in loader if len(images) == 8}
     assert len(addresses) <= AHEAD + 4
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("given", [0, 1, 3, 5])
-def test_an_epoch_left_early_draws_as_a_dataloader_does(drop_last, given):
-    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": True, "drop_last": drop_last}
-    loader = Loader(range(COUNT), generator=seeded(), **arguments)
-    plain = DataLoader(range(COUNT), generator=seeded(), **arguments)  # type: ignore[arg-type]
-    assert same(list(itertools.islice(loader, given)), list(itertools.islice(plain, given)))
-    assert same(list(loader), list(plain))
 
 
 def test_a_consumer_that_leaves_ends_the_thread(stored):

@@ -53,6 +53,10 @@ _UNUSED_REFERENCES = _references([(np.empty(1, np.uint8), 0)], 0)
 _IS_COUNT_EXACT: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
+def _block(size_bytes: int) -> Block:
+    return np.empty(size_bytes, np.uint8)
+
+
 class Pool:
     """Blocks of memory that come back by themselves.
 
@@ -64,13 +68,16 @@ class Pool:
     def __init__(
         self,
         kept_blocks: int = KEPT_BLOCKS,
-        allocate: Callable[[int], Block] | None = None,
+        allocate: Callable[[int], Block] = _block,
         small_bytes: int = SMALL_BYTES,
     ) -> None:
         self._kept_blocks = kept_blocks
-        self._allocate = allocate or (lambda size_bytes: np.empty(size_bytes, np.uint8))
+        self._allocate = allocate
         self._small_bytes = small_bytes
         self._start_empty()
+
+    def __reduce__(self) -> Any:
+        return Pool, (self._kept_blocks, self._allocate, self._small_bytes)
 
     def _start_empty(self) -> None:
         self._pid = os.getpid()
@@ -85,9 +92,9 @@ class Pool:
         if self._pid != os.getpid():
             self._start_empty()
         with self._lock:
-            return np.ndarray(shape, dtype, *self._block(size_bytes))
+            return np.ndarray(shape, dtype, *self._free_block(size_bytes))
 
-    def _block(self, size_bytes: int) -> tuple[Block, int]:
+    def _free_block(self, size_bytes: int) -> tuple[Block, int]:
         """Call with the lock. A block that nobody else refers to, and where in it `size_bytes` begin."""
         size_bytes += PAGE_BYTES
         wanted_bytes = _rounded(size_bytes)

@@ -116,32 +116,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
             return collation.collate(batch.numbers, batch.pool)
         except NotAStack:
             pass
-    samples = list(batch)
-    try:
-        return _collate.collate(samples, collate_fn_map=collate_fn_map)
-    except RuntimeError as error:
-        note_lengths(error, samples)
-        raise
-
-
-def note_lengths(error: RuntimeError, samples: Any) -> None:
-    """Adds to torch's error the leaves of samples that differ along one axis, and what pads them."""
-    axes = {}
-    for path, rows in sample_tree.rows_of_leaves(samples).items():
-        shapes = {getattr(row, "shape", ()) for row in rows}
-        varying = [axis for axis, lengths in enumerate(zip(*shapes, strict=False)) if len(set(lengths)) > 1]
-        if len(varying) == 1 and len({*map(len, shapes)}) == 1:
-            axes[".".join(path)] = varying[0]
-    if axes:
-        way = f"collate_fn=prepcache.pad_collate(leaves={axes})"
-        error.add_note(f"prepcache: these leaves differ in length from sample to sample: {way}")
-
-
-def collate_plain(batch: Any) -> Any:
-    """What `default_collate` makes of a batch, without going through it; or of a list of samples."""
-    if type(batch) is list:
-        return _collate.default_collate(batch)  # type: ignore[no-untyped-call]
-    return collate_batch(batch, collate_fn_map=FUNCTIONS)
+    return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
 
 
 # --- a table's columns, collated ---
@@ -263,7 +238,7 @@ def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker
     """The batch that a worker named, in the process that receives it; or torch's wrapper of an error."""
     try:
         batch = _found(token, count).gathered(np.frombuffer(raw, dtype).astype(np.int64))
-        return collate_plain(batch) if collate is None else collate(batch)
+        return (collate or _collate.default_collate)(batch)
     except Exception:  # noqa: BLE001 - raised by the DataLoader in the batch's turn
         return ExceptionWrapper(where=f"in DataLoader worker process {worker}")  # type: ignore[no-untyped-call]
 

@@ -27,9 +27,7 @@ Source: mremap(2): an old size of zero on a shared mapping makes a second mappin
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import math
 import mmap
 import sys
@@ -65,6 +63,12 @@ NORESERVE = 0x4000
 NO_HUGE_PAGES: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
 """madvise(2): what lies between gaps takes small pages. By itself a kernel may give 2 MiB to each part."""
 _MREMAP_MAYMOVE_FIXED = 1 | 2
+_CAN_MAP_AGAIN = sys.platform.startswith("linux") and mmap.PAGESIZE == PAGE_BYTES
+
+libc.mprotect.argtypes = libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+if _CAN_MAP_AGAIN:
+    libc.mremap.restype = ctypes.c_void_p
+    libc.mremap.argtypes = [ctypes.c_void_p, *[ctypes.c_size_t] * 2, ctypes.c_int, ctypes.c_void_p]
 
 
 class Dense:
@@ -233,23 +237,6 @@ def _bytes(values: Array) -> memoryview:
     return memoryview(octets) if values.size else memoryview(b"")
 
 
-def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
-    """Arrays of all parts as one, by the numbers of their rows; that of one part as it is, in its file."""
-    if len(arrays) == 1:
-        return arrays[0]
-    dtype, shape = arrays[0].dtype, (int(first[-1]), *arrays[0].shape[1:])
-    size_bytes, flags = math.prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
-    raw = mmap.mmap(-1, max(1, size_bytes), flags=flags)
-    if NO_HUGE_PAGES is not None:
-        with contextlib.suppress(OSError):  # a kernel that refuses has none
-            raw.madvise(NO_HUGE_PAGES)
-    joined = np.frombuffer(raw, dtype, math.prod(shape)).reshape(shape)
-    for array, begin in zip(arrays, first.tolist(), strict=False):
-        joined[begin : begin + len(array)] = array
-    joined.flags.writeable = False
-    return joined
-
-
 def _bounds(part: Any) -> tuple[Array, Array]:
     if part.offsets is not None:
         return part.offsets[:-1], part.offsets[1:]
@@ -267,18 +254,6 @@ def _shapes(part: Any) -> Array:
 
 
 # --- windows ---
-
-
-@functools.cache
-def _can_map_again() -> bool:
-    """Whether the kernel maps pages a second time, at places of ours."""
-    if not sys.platform.startswith("linux") or mmap.PAGESIZE != PAGE_BYTES:
-        return False
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    libc.mremap.restype = pointer
-    libc.mremap.argtypes = [pointer, size, size, ctypes.c_int, pointer]
-    libc.mprotect.argtypes = libc.madvise.argtypes = [pointer, size, ctypes.c_int]
-    return True
 
 
 def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
@@ -307,43 +282,54 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
     """
     if len(parts) == 1:
         return parts[0]
-    row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:])
-    size_bytes = int(first[-1]) * row_bytes
-    if not _can_map_again() or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
+    row_bytes = _row_bytes(parts[0])
+    is_small = row_bytes <= SMALL_ROW_BYTES and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts)
+    if not _CAN_MAP_AGAIN or len(parts) > MAX_PARTS or not 0 < int(first[-1]) * row_bytes <= MAX_RANGE_BYTES:
         return None
     try:
-        if row_bytes <= SMALL_ROW_BYTES and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts):
-            return _numbered(parts, first)
-        reserved = Mapping(size_bytes + FOLIO_BYTES, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE, -1)
+        return _laid(parts, first, is_copied=is_small)
     except OSError:
         return None
-    whole = np.asarray(reserved)
+
+
+def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
+    """Arrays of all parts as one, by the numbers of their rows; that of one part as it is, in its file."""
+    return arrays[0] if len(arrays) == 1 else _laid(arrays, first, is_copied=True)
+
+
+def _laid(parts: Sequence[Array], first: Numbers, *, is_copied: bool) -> Array:
+    """Parts where their numbers say, in a range of addresses; else only those under MAPPED_BYTES are copied.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    row_bytes = _row_bytes(parts[0])
+    size_bytes = int(first[-1]) * row_bytes
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
+    reserved = np.asarray(Mapping(size_bytes + FOLIO_BYTES, 0, flags, -1))
     if NO_HUGE_PAGES is not None:  # a kernel that refuses has none
-        libc.madvise(whole.ctypes.data, whole.nbytes, NO_HUGE_PAGES)
-    window = whole[-whole.ctypes.data % FOLIO_BYTES :][:size_bytes]
-    begin = window.ctypes.data
+        libc.madvise(reserved.ctypes.data, reserved.nbytes, NO_HUGE_PAGES)
+    window = reserved[-reserved.ctypes.data % FOLIO_BYTES :][:size_bytes]
+    if is_copied:
+        _make_writable(window.ctypes.data, size_bytes)
     for part, row in zip(parts, first.tolist(), strict=False):
-        put = _copied if part.nbytes < MAPPED_BYTES else _mapped_again
-        if part.size and not put(part, begin + row * row_bytes):
-            return None
+        address = window.ctypes.data + row * row_bytes
+        if part.nbytes >= MAPPED_BYTES and not is_copied:
+            _map_again(part, address)
+            continue
+        if not is_copied:
+            _make_writable(address, part.nbytes)
+        ctypes.memmove(address, np.ascontiguousarray(part).ctypes.data, part.nbytes)
     return window.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
 
 
-def _mapped_again(part: Array, address: int) -> bool:
+def _make_writable(address: int, size_bytes: int) -> None:
+    past = address % mmap.PAGESIZE
+    if libc.mprotect(address - past, past + size_bytes, mmap.PROT_READ | mmap.PROT_WRITE):
+        raise OSError
+
+
+def _map_again(part: Array, address: int) -> None:
     begin = part.ctypes.data
-    if begin % PAGE_BYTES or address % PAGE_BYTES:
-        return False
-    size_bytes = _up(part.nbytes, PAGE_BYTES)
-    return bool(libc.mremap(begin, 0, size_bytes, _MREMAP_MAYMOVE_FIXED, address) == address)
-
-
-def _copied(part: Array, address: int) -> bool:
-    page = address - address % PAGE_BYTES
-    if libc.mprotect(page, _up(address + part.nbytes, PAGE_BYTES) - page, mmap.PROT_READ | mmap.PROT_WRITE):
-        return False
-    ctypes.memmove(address, part.ctypes.data, part.nbytes)
-    return True
-
-
-def _up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
+    if begin % PAGE_BYTES or libc.mremap(begin, 0, part.nbytes, _MREMAP_MAYMOVE_FIXED, address) != address:
+        raise OSError
