@@ -310,17 +310,19 @@ def _laid(parts: Sequence[Array], first: Numbers, *, is_copied: bool) -> Array:
     if NO_HUGE_PAGES is not None:  # a kernel that refuses has none
         libc.madvise(reserved.ctypes.data, reserved.nbytes, NO_HUGE_PAGES)
     window = reserved[-reserved.ctypes.data % FOLIO_BYTES :][:size_bytes]
+    window = window.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
+    begin = window.ctypes.data
+    target = np.ndarray(window.shape, window.dtype, (ctypes.c_char * size_bytes).from_address(begin))
     if is_copied:
-        _make_writable(window.ctypes.data, size_bytes)
+        _make_writable(begin, size_bytes)
     for part, row in zip(parts, first.tolist(), strict=False):
-        address = window.ctypes.data + row * row_bytes
         if part.nbytes >= MAPPED_BYTES and not is_copied:
-            _map_again(part, address)
+            _map_again(part, begin + row * row_bytes)
             continue
         if not is_copied:
-            _make_writable(address, part.nbytes)
-        ctypes.memmove(address, np.ascontiguousarray(part).ctypes.data, part.nbytes)
-    return window.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
+            _make_writable(begin + row * row_bytes, part.nbytes)
+        target[row : row + len(part)] = part
+    return window
 
 
 def _make_writable(address: int, size_bytes: int) -> None:
