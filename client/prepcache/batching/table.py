@@ -312,7 +312,8 @@ def _laid(parts: Sequence[Array], first: Numbers, *, is_copied: bool) -> Array:
     window = reserved[-reserved.ctypes.data % FOLIO_BYTES :][:size_bytes]
     window = window.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
     begin = window.ctypes.data
-    target = np.ndarray(window.shape, window.dtype, (ctypes.c_char * size_bytes).from_address(begin))
+    raw: Any = (ctypes.c_char * size_bytes).from_address(begin)
+    target = np.ndarray(window.shape, window.dtype, raw)  # writable
     if is_copied:
         _make_writable(begin, size_bytes)
     for part, row in zip(parts, first.tolist(), strict=False):
