@@ -78,7 +78,6 @@ def test_a_forgotten_session_is_reopened_with_its_holds(bench, request_for):
         with tempfile.TemporaryFile() as file, pytest.raises(UnknownSession):
             bench.session.commit([wire.Lease("l1", "lt", 1.0)], file.fileno())
     again = bench.sent("POST", "/v1/resolve")[-1]
-    assert bench.session.heartbeat.held == {f"{2:064x}"}
     assert again.headers["prepcache-session"] == "s2.t"
     assert again.json["hold"] and again.json["register"] == {"format": 1}
 
@@ -129,10 +128,10 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench):
 
     bench.world.said["POST sessions/beat"] = beat
     bench.world.artifacts = [1]
-    found = bench.session.resolve(SomeRecipe())
+    bench.session.resolve(SomeRecipe())
     bench.session.heartbeat.note_progress(SomeRecipe(), 3, 9)
     bench.session.heartbeat.note_used([digest])
-    bench.session.heartbeat.drop(one.digest for one in found.artifacts)
+    bench.session.heartbeat.hold({digest}, set())
     wait_until(lambda: heard)
     assert heard[0] == {digest}
     assert any(b["progress"] == [{"recipe": RECIPE, "name": "tokens", "done": 3, "total": 9}] for b in beats)
@@ -142,12 +141,12 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench):
 def test_what_there_is_no_room_for_may_fit_after_drops(bench, monkeypatch):
     monkeypatch.setattr(waits, "BEAT_SHORTEST_S", 600.0)
     bench.world.artifacts = [1]
-    found = bench.session.resolve(SomeRecipe())
+    bench.session.resolve(SomeRecipe())
 
     def lease(request: Request) -> Any:
         if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
             return bench.world.on_post_leases(request)
-        bench.session.heartbeat.drop(one.digest for one in found.artifacts)
+        bench.session.heartbeat.hold({f"{1:064x}"}, set())
         return reply({"is_declined": True, "reason": "no room"})
 
     bench.world.said["POST leases"] = lease
@@ -265,18 +264,6 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench):
     assert done == [("first", 0), ("last", 0)]
     assert len(bench.sent("DELETE", "/v1/sessions/s1")) == 1
     assert Session.current(bench.session.client) is not bench.session
-
-
-def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(bench, monkeypatch):
-    """Of all its data sets together; only one that starts has more."""
-    waited: list[float] = []
-    monkeypatch.setattr(bench.session.heartbeat, "wait", waited.append)
-    monkeypatch.setattr(bench.session.heartbeat, "look", lambda: None)
-    bench.session.budget.charge(0.25)
-    bench.session.give_up_for_now("it hangs")
-    for _ in range(12):
-        assert bench.session.wait_at_end() == 0.0
-    assert sum(waited) + waits.LEAST_S == 0.75
 
 
 def test_an_outage_ends_when_the_daemon_answers_again(bench, caplog):

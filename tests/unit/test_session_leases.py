@@ -139,7 +139,7 @@ def test_without_a_shared_folder_files_are_transferred(bench):
 
 
 def test_downloads_of_days_ago_that_are_needed_are_kept(bench):
-    """Nothing is fetched again; what no job needs goes."""
+    """Nothing is fetched again; what no job needs goes at the end of one."""
     (bench.world.root / "instance").write_text("another daemon's")
     bench.world.artifacts = [1, 2]
     found = bench.session.resolve(SomeRecipe())
@@ -149,4 +149,5 @@ def test_downloads_of_days_ago_that_are_needed_are_kept(bench):
         (folder / name).write_bytes(b"data")
         os.utime(folder / name, (0.0, 0.0))
     paths = [bench.session.path_of(one) for one in found.artifacts]
+    bench.session.close()
     assert sorted(folder.iterdir()) == sorted(paths) and not bench.sent("GET", "/data")

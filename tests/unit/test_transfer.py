@@ -114,7 +114,7 @@ def test_a_download_is_made_once_and_those_of_old_are_removed(tmp_path):
     for name in ("old", "new"):
         (folder / name).write_bytes(b"x")
     os.utime(folder / "old", (time.time() - 2 * KEEP_DOWNLOADS_S,) * 2)
-    sweep(folder, but=())
+    sweep(folder)
     assert downloaded(folder, DIGEST, len(DATA), given(DATA)).read_bytes() == DATA
     assert downloaded(folder, DIGEST, len(DATA), refused) == folder / DIGEST
     assert {one.name for one in folder.iterdir()} == {"new", DIGEST}

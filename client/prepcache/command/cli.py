@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import os
@@ -24,7 +25,7 @@ from prepcache import __version__
 from prepcache.command import cli_tables, fill_commands
 from prepcache.command.cli_tables import AsJson, emit
 from prepcache.daemon import waits
-from prepcache.daemon.client import Client
+from prepcache.daemon.client import Client, Filters
 from prepcache.daemon.launcher import Launcher, barred
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.protocol import SORTS, inspection, status_text
@@ -226,7 +227,7 @@ def purge(
     """
     chosen = _filters(name, recipe, owner, older_than, produced_by)
     free_bytes = None if free is None else parse_size(free)
-    if bool(keys or chosen or free_bytes) == everything:
+    if (bool(keys or free_bytes) or any(one is not None for one in chosen.values())) == everything:
         raise BadRequest("give keys, filters or --free, or --all alone")
     if keys and free_bytes:
         raise BadRequest("give keys or --free, not both")
@@ -235,14 +236,15 @@ def purge(
     if is_asking and not is_at_terminal and not as_json:
         raise BadRequest("there is no terminal to ask at: add --yes or --json to remove, --dry-run to list")
     with _client() as client:
-        chosen |= {"everything": everything, "free_bytes": free_bytes}
-        if keys:
-            chosen["keys"] = [_entry(client, key).key for key in keys]
+        given = [_entry(client, key).key for key in keys] if keys else None
+        purge_them = functools.partial(
+            client.purge, given, everything=everything, free_bytes=free_bytes, **chosen
+        )
         if is_asking and is_at_terminal:
-            would = client.purge(**chosen, dry_run=True)
+            would = purge_them(dry_run=True)
             if would.entries:
                 typer.confirm(f"This removes {cli_tables.amount(would)}. Continue?", abort=True, err=True)
-        gone = client.purge(**chosen, dry_run=dry_run)
+        gone = purge_them(dry_run=dry_run)
         emit(gone.to_json(), as_json, lambda: cli_tables.purged(gone, dry_run, bool(free_bytes)))
         if free_bytes and 0 < gone.disk_bytes < free_bytes:
             only = f"only {size_text(gone.disk_bytes)}"
@@ -390,13 +392,14 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
 
 def _filters(
     name: str | None, recipe: str | None, owner: str | None, older_than: str | None, produced_by: str | None
-) -> dict[str, Any]:
-    """The filters that were given, as the client takes them."""
-    older_than_s = None if older_than is None else parse_span(older_than)
-    uid = None if owner is None else _uid(owner)
-    given = {"name": name, "recipe": recipe, "owner": uid, "older_than_s": older_than_s}
-    given["produced_by"] = produced_by
-    return {filter_name: value for filter_name, value in given.items() if value is not None}
+) -> Filters:
+    return {
+        "name": name,
+        "recipe": recipe,
+        "owner": None if owner is None else _uid(owner),
+        "older_than_s": None if older_than is None else parse_span(older_than),
+        "produced_by": produced_by,
+    }
 
 
 def _uid(owner: str) -> int:

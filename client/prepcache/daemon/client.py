@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from prepcache.daemon import waits
 from prepcache.daemon.launcher import Endpoint, find
 from prepcache.daemon.wait_budget import PROCESS, OwnTime, WaitBudget
+from prepcache.digests import Key
 from prepcache.errors import DaemonUnreachable
 from prepcache.forks import kept
 from prepcache.protocol import inspection, wire
@@ -28,6 +29,21 @@ if TYPE_CHECKING:
     from prepcache.daemon.http import Transport
 
 M = TypeVar("M")
+
+
+class Filters(TypedDict, total=False):
+    """Which entries: those that pass each filter that is given."""
+
+    name: str | None
+    """Of the recipe; a prefix where it ends in `*`."""
+    recipe: str | None
+    """The first digits of the recipe's digest."""
+    owner: int | None
+    """A uid."""
+    older_than_s: float | None
+    """Not used for so long."""
+    produced_by: str | None
+    """Found in one of the producer's values (script, host, user)."""
 
 
 class Client:
@@ -94,10 +110,7 @@ class Client:
         return self.endpoint.start(is_reading=not self.mode.is_writing)
 
     def begin(self) -> None:
-        """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
-
-        What goes wrong is found out, and said, when the daemon is needed.
-        """
+        """Starts the user's own daemon if it is not there. What goes wrong is said when it is needed."""
         if self.mode is not Mode.OFF and not self.endpoint.is_listening:
             with contextlib.suppress(DaemonUnreachable):
                 self.start()
@@ -122,9 +135,8 @@ class Client:
             PrepcacheError: the error that the daemon answered with.
         """
         attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
-        given = OwnTime(limit_s or self.timeout_s)
         start = functools.partial(self.endpoint.start, is_reading=True)  # an empty store has nothing to tell
-        answer: M = given.run(self.url, attempt, start=start)
+        answer: M = OwnTime(limit_s or self.timeout_s).run(self.url, attempt, start=start)
         return answer
 
     def close(self) -> None:
@@ -146,42 +158,27 @@ class Client:
         return self.call(dict, "GET", "/v1/stats")
 
     def resolve(self, recipe: str, generation: int = 0) -> wire.Resolved:
-        """The artifacts of a recipe that are new since `generation`; takes no holds.
-
-        Args:
-            recipe: its digest, 64 hex digits.
-        """
+        """The artifacts that the recipe of this digest has new since `generation`; takes no holds."""
         asked = wire.ResolveRequest.from_json({"recipe": recipe, "generation": generation})
         return self.call(wire.Resolved, "POST", "/v1/resolve", asked)
 
     def entries(
         self,
         *,
-        name: str | None = None,
-        recipe: str | None = None,
-        owner: int | None = None,
-        older_than_s: float | None = None,
-        produced_by: str | None = None,
         is_pinned: bool | None = None,
         key: str | None = None,
         sort: str = "-used_at",
+        **filters: Unpack[Filters],
     ) -> Iterator[inspection.Entry]:
         """The entries, page by page, those used last first.
 
         Args:
-            name: of the recipe; a prefix where it ends in `*`.
-            recipe: its digest, or the first digits of it.
-            owner: uid.
-            older_than_s: not used for so long.
-            produced_by: found in one of the producer's values (script, host, user).
             is_pinned: pinned ones, or the others.
             key: the first digits of their keys.
             sort: used_at, created_at, size_bytes, items or cost_s; a leading `-` reverses the order.
+            filters: see `Filters`.
         """
-        chosen = inspection.EntryFilter.from_json(
-            {"name": name, "recipe": recipe, "owner": owner, "older_than_s": older_than_s,
-             "produced_by": produced_by, "is_pinned": is_pinned, "key": key}
-        )  # fmt: skip
+        chosen = inspection.EntryFilter(is_pinned=is_pinned, key=key, **filters)
         query = {
             name: json.dumps(value) if isinstance(value, bool) else str(value)
             for name, value in chosen.to_json().items()
@@ -201,11 +198,7 @@ class Client:
             query["cursor"] = page.cursor
 
     def entry(self, key: str) -> inspection.Entry:
-        """One entry.
-
-        Raises:
-            NotFound: there is none of that key.
-        """
+        """One entry. Raises NotFound where there is none of that key."""
         return self.call(inspection.Entry, "GET", f"/v1/entries/{hex64(key, 'key')}")
 
     def names(self, limit: int = inspection.PAGE_SIZE) -> inspection.Names:
@@ -213,11 +206,7 @@ class Client:
         return self.call(inspection.Names, "GET", "/v1/names", params={"limit": str(limit)})
 
     def recipes(self, digest: str | None = None) -> Iterator[inspection.Recipe]:
-        """The recipes that the store knows, without their parts.
-
-        Args:
-            digest: the first digits of their digests.
-        """
+        """The recipes whose digests begin so, or all that the store knows, without their parts."""
         query = {} if digest is None else {"digest": digest}
         for page in self._pages(inspection.RecipePage, "/v1/recipes", query):
             yield from page.recipes
@@ -253,35 +242,29 @@ class Client:
 
     def purge(
         self,
-        keys: list[str] | tuple[str, ...] | None = None,
+        keys: Sequence[str] | None = None,
         *,
-        name: str | None = None,
-        recipe: str | None = None,
-        owner: int | None = None,
-        older_than_s: float | None = None,
-        produced_by: str | None = None,
         free_bytes: int | None = None,
         everything: bool = False,
         dry_run: bool = False,
+        **filters: Unpack[Filters],
     ) -> inspection.Purged:
         """Removes entries, held ones too; a filter or keys or `everything=True` must be given.
 
         Args:
-            keys: exactly these; the filters are as in `entries`.
+            keys: exactly these.
             free_bytes: bytes on disk after which to stop. The least recently used entries go first; pinned
                 ones, and those that jobs read, stay.
-            everything: all entries that the filters leave.
             dry_run: only say what would be removed, and list the first of it.
+            filters: see `Filters`.
 
         Raises:
             BadRequest: neither a filter, nor keys, nor everything.
             Forbidden: entries of somebody else were named.
         """
-        asked = inspection.PurgeRequest.from_json(
-            {"name": name, "recipe": recipe, "owner": owner, "older_than_s": older_than_s,
-             "produced_by": produced_by, "keys": None if keys is None else list(keys), "all": everything,
-             "dry_run": dry_run, "free_bytes": free_bytes}
-        )  # fmt: skip
+        asked = inspection.PurgeRequest(
+            keys=_checked(keys), free_bytes=free_bytes, all=everything, dry_run=dry_run, **filters
+        )
         return self.call(inspection.Purged, "POST", "/v1/purge", asked, limit_s=waits.VERIFY_S)
 
     def pin(self, key: str) -> None:
@@ -292,9 +275,7 @@ class Client:
         """Lets an entry be evicted again."""
         self.call(dict, "DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
 
-    def verify(
-        self, keys: list[str] | tuple[str, ...] | None = None, *, differs: str = ""
-    ) -> inspection.Verified:
+    def verify(self, keys: Sequence[str] | None = None, *, differs: str = "") -> inspection.Verified:
         """Reads every byte of these entries, or of all, and compares; damaged ones are removed.
 
         Args:
@@ -304,12 +285,14 @@ class Client:
             Forbidden: somebody else owns what differs.
             NotFound: one that differs is not there.
         """
-        asked = inspection.VerifyRequest.from_json(
-            {"keys": None if keys is None else list(keys), "differs": differs[:512]}
-        )
+        asked = inspection.VerifyRequest(_checked(keys), differs[:512])
         limit_s = None if differs else waits.VERIFY_S
         return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=limit_s)
 
     def sessions(self) -> tuple[inspection.SessionSeen, ...]:
         """The connected jobs and their progress."""
         return self.call(inspection.SessionList, "GET", "/v1/sessions").sessions
+
+
+def _checked(keys: Sequence[str] | None) -> tuple[Key, ...] | None:
+    return None if keys is None else tuple(Key(hex64(key, "keys")) for key in keys)

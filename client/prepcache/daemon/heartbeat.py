@@ -1,7 +1,5 @@
-"""The heartbeat of a session: what it tells the daemon every few seconds, and what it hears back.
-
-In an outage the same thread asks the daemon whether it answers, starts the user's own one, and ends the
-outage.
+"""The heartbeat of a session: what it tells the daemon every few seconds, and what it hears back. In an
+outage the same thread asks whether the daemon answers, starts the user's own one, and ends the outage.
 
 Invariants:
     1. The thread waits on its own time, and says and raises nothing: a job must not notice it.
@@ -10,7 +8,7 @@ Invariants:
        artifact may be evicted while it is read, and stays mapped.
     4. An outage ends only when the daemon has answered within `PROMPT_S`.
 
-Locking: `_lock` guards the sets; callbacks and requests run without it. `_telling` is held over a beat.
+Locking: `_lock` guards the sets; callbacks and requests run without it.
 """
 
 from __future__ import annotations
@@ -46,8 +44,6 @@ class Heartbeat:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._telling = threading.Lock()
-        self._looks: dict[threading.Event, int] = {}
         self.tells = 0
         """How often drops were told."""
         self._stop = threading.Event()
@@ -66,11 +62,7 @@ class Heartbeat:
     """In a child: no thread, nothing held, nothing to tell."""
 
     def start(self, every_s: float) -> None:
-        """Starts the thread, if it does not run.
-
-        Raises:
-            RuntimeError: there are too many threads.
-        """
+        """Starts the thread, if it does not run. Raises RuntimeError where there are too many."""
         self._pause_s = min(max(every_s, waits.BEAT_SHORTEST_S), waits.BEAT_LONGEST_S)
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
@@ -118,16 +110,7 @@ class Heartbeat:
         with self._lock:
             self._used.update(digests)
 
-    def drop(self, digests: Iterable[str]) -> None:
-        """Artifacts that are not mapped any more: their holds are given up."""
-        with self._lock:
-            gone = set(digests)
-            self.dropped |= gone
-            self._used -= gone
-            self.held -= gone
-
     def note_found(self, items: int, saved_s: float) -> None:
-        """So many items were there, at a cost of so many seconds."""
         with self._lock:
             self.found = self.found[0] + items, self.found[1] + saved_s
 
@@ -137,8 +120,8 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """While a lease is asked for: the id that it shall have, and lost ones to tell of. Where no answer
-        comes, it may have been granted, and is lost."""
+        """The id that a lease shall have, and lost ones to tell of. Where no answer comes, it may have been
+        granted, and is lost."""
         lease = secrets.token_hex(16)
         with self._lock:
             lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
@@ -150,74 +133,50 @@ class Heartbeat:
         with self._lock:
             self._lost.difference_update(lost)
 
-    # What is held.
-
-    def hold(self, artifacts: Iterable[wire.ArtifactRef]) -> None:
-        """The daemon has put holds of ours on these."""
+    def hold(self, answered: set[str], mapped: set[str]) -> None:
+        """Of the holds that there are, and those that an answer has put, keeps those on what is mapped."""
         with self._lock:
-            digests = {str(ref.digest) for ref in artifacts}
-            self.held |= digests
-            self.dropped -= digests
-
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """From a question, whose answer holds all that it names, until what is useless is dropped."""
-        over = threading.Event()
-        self._looks[over] = threading.get_ident()
-        try:
-            yield
-        finally:
-            del self._looks[over]
-            over.set()
-
-    def await_looks(self, wait_s: float) -> None:
-        """Waits until no thread looks, or tells what it has dropped; two do not wait for each other."""
-        looks, until = list(self._looks.items()), time.monotonic() + wait_s
-        for over, thread in looks:
-            if thread == threading.get_ident():
-                over.set()
-        for over, _ in looks:
-            over.wait(max(0.0, until - time.monotonic()))
-        if self._telling.acquire(timeout=max(0.0, until - time.monotonic())):
-            self._telling.release()
+            self.dropped |= (self.held | answered) - mapped
+            self.held = (self.held | answered) & mapped
+            self.dropped -= self.held
+            self._used -= self.dropped
 
     def tell(self, session: Session, header: str, limit_s: float = waits.BEAT_LIMIT_S) -> set[str]:
-        """One beat, after one of another thread; the digests that have to be let go."""
-        if not self._telling.acquire(timeout=limit_s):
-            return set()
-        dropped: list[str] = []
+        """One beat; the digests that have to be let go."""
+        with self._lock:
+            told = wire.BeatRequest(
+                tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :],
+                tuple(map(Digest, sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT])),
+                tuple(map(Digest, sorted(self.dropped)[: wire.MAX_DIGESTS_PER_BEAT])),
+                tuple(sorted(self._lost)[: wire.MAX_LEASES]),
+                *self.found,
+            )
+            self.dropped.difference_update(told.dropped)
+            self.found = (0, 0.0)
         try:
-            with self._lock:
-                used = sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT]
-                dropped = sorted(self.dropped)[: wire.MAX_DIGESTS_PER_BEAT]
-                lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
-                progress, found = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :], self.found
-                self.dropped.difference_update(dropped)
-            used_now, dropped_now = tuple(map(Digest, used)), tuple(map(Digest, dropped))
             answer: wire.BeatAnswer = session.client.transport.call(
                 "POST",
                 f"{wire.API}/sessions/{header.partition('.')[0]}/beat",
-                wire.BeatRequest(progress, used_now, dropped_now, lost, *found),
+                told,
                 limit_s=limit_s,
                 gives=wire.BeatAnswer,
                 session=header,
             )
         except BaseException:
+            self.note_found(told.found_items, told.saved_s)
             with self._lock:
-                self.dropped.update(set(dropped) - self.held)
+                self.dropped.update(set(told.dropped) - self.held)
             raise
         finally:
-            self.tells += bool(dropped)
-            self._telling.release()
+            self.tells += bool(told.dropped)
         with self._lock:
-            self._used.difference_update(used)
+            self._used.difference_update(told.used)
             self.held.difference_update(answer.removed)
-            self._lost.difference_update(lost)
-            self.found = self.found[0] - found[0], max(0.0, self.found[1] - found[1])
+            self._lost.difference_update(told.lost)
             self._progress = {
                 recipe: one
                 for recipe, one in self._progress.items()
-                if one.done < one.total or one not in progress
+                if one.done < one.total or one not in told.progress
             }
         return set(answer.removed)
 

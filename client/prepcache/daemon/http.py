@@ -1,15 +1,11 @@
 """HTTP with a daemon, over a unix socket or TCP, by httpcore, the engine of httpx: the client's only HTTP.
 
-httpcore bounds each read, so that a daemon that sends a byte a second would hold a job for ever: it gets
-sockets of ours, and a `Deadline` as its timeout.
-
 Invariants:
-    1. An exchange ends by its deadline, whatever the peer does.
-    2. What comes back is bounded and checked. All else is `DaemonUnreachable` with `why` ("absent", "broken",
-       "nonsense"), or the error that a problem document names; never another exception.
-    3. A forked child closes the connections that it inherited before code of the job runs, or the daemon
-       would take the parent for alive as long as the child is.
-"""
+    1. An exchange ends by its deadline, whatever the peer does. httpcore bounds each read only, and would
+    wait for ever for a daemon that sends a byte a second: it gets sockets of ours, and a `Deadline` as
+    timeout. 2. What comes back is bounded and checked. All else is `DaemonUnreachable` with `why` ("absent",
+    "broken", "nonsense"), or the error that a problem document names; never another exception. 3. A forked
+    child closes the connections that it inherited, or the daemon would take its parent for alive."""
 
 from __future__ import annotations
 
@@ -54,9 +50,7 @@ FOLIO_BYTES = 2 << 20
 class Deadline:
     """When an exchange has to end; httpcore hands it to each operation of the exchange as its timeout.
 
-    Args:
-        limit_s: the exchange ends within this; a transfer is silent for no longer.
-        until: when a transfer ends, however much it moves; monotonic seconds.
+    It ends within `limit_s`; a transfer is silent for no longer, and ends at `until`, however much it moves.
     """
 
     def __init__(self, limit_s: float, *, is_transfer: bool = False, until: float = math.inf) -> None:
@@ -120,16 +114,12 @@ class Transport:
         params: Mapping[str, str] | None = None,
         session: str | None = None,
     ) -> Any:
-        """One exchange of JSON within `limit_s`; the message that the answer holds.
-
-        Raises:
-            DaemonUnreachable: no answer, or one that no daemon gives; `why` says which.
-            PrepcacheError: the error that the daemon answered with.
-        """
-        content = b"" if body is None else json.dumps(body, separators=(",", ":"), default=_plain).encode()
-        headers = {"Content-Length": str(len(content))}
+        """One exchange of JSON; the message that the answer holds, or the error that invariant 2 names."""
+        content, headers = b"", {}
         if body is not None:
+            content = json.dumps(body, separators=(",", ":"), default=lambda one: one.to_json()).encode()
             headers["Content-Type"] = "application/json"
+        headers["Content-Length"] = str(len(content))
         target, deadline = f"{path}?{urlencode(params)}" if params else path, Deadline(limit_s)
         with self._exchange(deadline, method, target, content, headers, session) as response:
             return self._read(deadline, response, gives)
@@ -145,7 +135,7 @@ class Transport:
         gives: type[Any] = dict,
         session: str,
     ) -> Any:
-        """PUTs `size_bytes` of a file; `limit_s` and `until` as in `Deadline`, otherwise as `call`."""
+        """PUTs `size_bytes` of a file; `limit_s` and `until` as in `Deadline`."""
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
         deadline = Deadline(limit_s, is_transfer=True, until=until)
         with self._exchange(deadline, "PUT", path, pieces, headers, session) as response:
@@ -193,7 +183,6 @@ class Transport:
             yield response
 
     def _read(self, deadline: Deadline, response: httpcore.Response, gives: type[Any]) -> Any:
-        """The JSON object of an answer, as a message, or the error that it stands for."""
         status, raw = response.status, bytearray()
         for piece in self._pieces(deadline, response):
             raw += piece
@@ -270,10 +259,6 @@ def _refusal(problem: dict[str, Any]) -> PrepcacheError:
     return RequestError(error.message, **error.data)
 
 
-def _plain(message: wire.Message) -> dict[str, Any]:
-    return message.to_json()
-
-
 def _printable(value: Any) -> str:
     return printable(" ".join(str(value or "").split()))[:1000]
 
@@ -310,7 +295,6 @@ class Stream(httpcore.NetworkStream):
         self._sock.close()
 
     def after_fork(self) -> None:
-        """In a child: the connection is its parent's."""
         with suppress(OSError):
             os.close(self._sock.detach())
 
@@ -356,6 +340,5 @@ class Backend(httpcore.NetworkBackend):
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """The user that listens at the other end of a connected unix socket, as the kernel says (unix(7))."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(uid)

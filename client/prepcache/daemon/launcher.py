@@ -57,14 +57,9 @@ class Endpoint:
         return self.address.socket is None or listens(Path(self.address.socket))
 
     @property
-    def age_s(self) -> float:
-        """How long ago the daemon was started, if it was on demand and lives."""
-        return math.inf
-
-    @property
     def is_starting(self) -> bool:
-        """Whether it was started so shortly ago that it may not be ready yet."""
-        return self.age_s < waits.STARTING_S
+        """Whether it was started on demand so shortly ago that it may not be ready yet."""
+        return False
 
     def start(self, *, is_reading: bool = False) -> bool:
         """Starts the daemon where it is ours to start; whether it is worth waiting for."""
@@ -119,18 +114,10 @@ def listens(path: Path) -> bool:
 
 
 class Launcher(Endpoint):
-    """The user's own daemon, which is started on demand.
-
-    Args:
-        environ: what it gets as environment, less our own settings.
-        command: how it is run; default this Python's `-m prepcached`.
-    """
+    """The user's own daemon, which is started on demand, by default by this Python's `-m prepcached`."""
 
     def __init__(
-        self,
-        root: Path,
-        environ: Mapping[str, str],
-        command: tuple[str, ...] | None = None,
+        self, root: Path, environ: Mapping[str, str], command: tuple[str, ...] | None = None
     ) -> None:
         self.socket = own_socket(environ, root)
         self.root = root
@@ -158,25 +145,23 @@ class Launcher(Endpoint):
         return False
 
     @property
-    def age_s(self) -> float:
+    def is_starting(self) -> bool:
         with contextlib.suppress(OSError):
-            age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
-            return age_s if self.is_running else math.inf
-        return math.inf
+            started_at = (self.root / LOCK_NAME).stat().st_mtime
+            return time.time() - started_at < waits.STARTING_S and self.is_running
+        return False
 
     def not_running(self) -> DaemonUnreachable:
         starts = "A job that stores something starts it"
-        if why := self.told_error():
+        if why := self._told_error():
             starts = f"The last one ended with an error: {why} (log: {self.log})"
         told = f"no daemon runs for {self.root}. {starts}; to use another daemon, set PREPCACHE_URL"
         return DaemonUnreachable(told, url=self.address.url)
 
     def start(self, *, is_reading: bool = False) -> bool:
         """Starts the daemon unless somebody else just did; whether it will listen soon, if all is well.
-
-        Raises:
-            DaemonUnreachable: it cannot be started, died at once, or has no store that could be read.
-        """
+        Raises DaemonUnreachable where it cannot be started, died at once, or has no store that could be
+        read."""
         if is_reading and not self.has_store:
             raise self.not_running()
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH_BYTES:
@@ -193,7 +178,7 @@ class Launcher(Endpoint):
                 if not listens(self.socket) and not self.is_running:
                     self._check_installed()
                     if time.monotonic() - self._started_at < waits.FAILED_START_S:
-                        why = self.told_error() or "no reason given"
+                        why = self._told_error() or "no reason given"
                         raise self._failed(f"it exited at once: {why} (log: {self.log})")
                     self._started_at = time.monotonic()
                     os.pwrite(lock, f"{self._spawn():<20}".encode(), 0)
@@ -243,7 +228,7 @@ class Launcher(Endpoint):
         )
         return int(done.stdout)
 
-    def told_error(self) -> str:
+    def _told_error(self) -> str:
         """The last line of the log, if it is the end of a failed start."""
         with contextlib.suppress(OSError), open(self.log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))

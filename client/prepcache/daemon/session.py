@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from prepcache.keys.recipes import Recipe
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 log = logging.getLogger("prepcache")
 
@@ -79,7 +80,6 @@ class Session:
         self._listeners: forks.Living[Any] = forks.Living()
         self._shared: SharedFolder | None = None
         self._downloads = cache_folder(os.environ) / "downloads-v1"
-        self._has_swept = False
         self._begin()
         forks.note(self)
 
@@ -87,6 +87,7 @@ class Session:
         self._opening = threading.Lock()
         self._answering = threading.Lock()
         self._reopening = threading.Lock()
+        self._looking = threading.RLock()
         self._answer: wire.SessionAnswer | None = None
         self._closes_at: float | None = None
 
@@ -110,7 +111,6 @@ class Session:
 
     @property
     def is_away(self) -> bool:
-        """Whether there is an outage that ends when the daemon answers: a thread looks for it."""
         return self.budget.is_away
 
     # What a data set does.
@@ -118,12 +118,8 @@ class Session:
     def resolve(
         self, recipe: Recipe, generation: int = 0, *, hold: bool = True, register: bool = False
     ) -> wire.Resolved:
-        """The recipe's artifacts, new since `generation`; all of them where `is_complete`.
-
-        Args:
-            hold: take holds on them, in the same step.
-            register: tell the recipe's readable parts, which a first lease needs.
-        """
+        """The recipe's artifacts, new since `generation`; all of them where `is_complete`. `hold` takes holds
+        on them in the same step, `register` tells the recipe's readable parts, which a first lease needs."""
         asked = wire.ResolveRequest(
             recipe=RecipeDigest(recipe.digest),
             name=shortened(recipe.name, wire.MAX_NAME),
@@ -132,26 +128,17 @@ class Session:
             register=fitting(recipe.parts) if register else None,
         )
         try:
-            found: wire.Resolved = self.run(
-                self._call("POST", "/v1/resolve", wire.Resolved, asked), acts=hold
-            )
+            return self.run(self._call("POST", "/v1/resolve", wire.Resolved, asked), acts=hold)
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:
                 raise
             return self.resolve(recipe, hold=hold, register=register)
-        if hold:
-            self.heartbeat.hold(found.artifacts)
-        return found
 
     def lease(
         self, recipe: str, generation: int, items: Any, *, want: int, wait_s: float = 0.0, **more: Any
     ) -> wire.LeaseAnswer:
-        """Leave to preprocess some of these items, or what else to do.
-
-        Args:
-            items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
-            more: as in `LeaseRequest`, as the others.
-        """
+        """Leave to preprocess some of these items (`uint8[k, 32]`, into which `granted` are indices), or what
+        else to do; all is as in `LeaseRequest`."""
         wait_s, run, tells = min(wait_s, wire.MAX_WAIT_S), bytes(items), self.heartbeat.tells
 
         def ask(limit_s: float, session: str) -> Any:
@@ -168,8 +155,6 @@ class Session:
             answer = self.run(ask, wait_s=wait_s, acts=True)
         if lie := answer.lie(len(run) // 32, want):
             raise self._give_up(f"the daemon's answer is invalid: {lie}")
-        if (again := answer.look_again) is not None:
-            self.heartbeat.hold(again.artifacts)
         return answer
 
     def staging(self) -> Path | None:
@@ -186,26 +171,19 @@ class Session:
     def commit(
         self, leases: Sequence[wire.Lease], fd: int, *, limit_s: float | None = None
     ) -> wire.Committed:
-        """Hands the artifact in a file over; its items' leases are free then.
-
-        Raises:
-            Declined, LeaseLapsed, StagedFileRefused: it was not stored.
-            UnknownSession: the daemon had forgotten us and our leases; ask for new ones.
-        """
+        """Hands the artifact in a file over; its items' leases are free then. Raises UnknownSession where the
+        daemon had forgotten us and our leases."""
         header, tells = self.open(), self.heartbeat.tells
         try:
-            try:
-                committed = self._commit(header, leases, fd, limit_s)
-            except Declined:
-                if not self._makes_way(tells):
-                    raise
-                committed = self._commit(header, leases, fd, limit_s)
+            return self._commit(header, leases, fd, limit_s)
+        except Declined:
+            if not self._makes_way(tells):
+                raise
+            return self._commit(header, leases, fd, limit_s)
         except UnknownSession:
             with contextlib.suppress(PrepcacheError):
                 self.reopen(header)
             raise
-        self.heartbeat.hold([committed.artifact])
-        return committed
 
     def _commit(
         self, header: str, leases: Sequence[wire.Lease], fd: int, limit_s: float | None
@@ -252,9 +230,6 @@ class Session:
         self.open()
         if self._shared is not None:
             return self._shared.path_of(ref.digest)
-        if not self._has_swept:  # once: whatever the clock does, what it opens stays
-            self._has_swept = True
-            sweep(self._downloads, but=self.heartbeat.held)
 
         def fetch(fd: int) -> None:
             def attempt(limit_s: float) -> None:
@@ -272,36 +247,40 @@ class Session:
         return self._shared is not None
 
     def waited_in_vain(self, seconds: float) -> None:
-        """A commit was waited for so much too long; one more answer may be waited for all the same."""
         self.budget.charge(min(seconds, self.spare_s))
 
     @property
     def spare_s(self) -> float:
-        """What commits may take beyond the time of their bytes."""
+        """What commits may take beyond the time of their bytes; one more answer may be waited for all the
+        same."""
         return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:
-        info: inspection.Info = self.run(self._call("GET", "/v1/info", inspection.Info))
-        return info.limits
+        return self.run(self._call("GET", "/v1/info", inspection.Info)).limits
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """From a question, whose answer holds all that it names, until what is useless is dropped."""
+        is_mine = self._budget_here().acquire(self._looking)
+        try:
+            yield
+        finally:
+            if is_mine:
+                self._looking.release()
 
     def _makes_way(self, tells: int) -> bool:
         """After a refusal for lack of room: tells at once which holds were dropped; whether any were since
-        `tells` was so. What another thread is about to drop is waited for."""
-        budget, began = self._budget_here(), time.monotonic()
-        self.heartbeat.await_looks(min(waits.DROPS_S, budget.remaining_s))
-        budget.charge(time.monotonic() - began - waits.FREE_S)
-        try:
+        `tells` was so."""
+        with self.looking(), contextlib.suppress(PrepcacheError):
             if (header := self.header) is not None and self.heartbeat.dropped:
                 self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
-        except PrepcacheError:
-            return False
         return self.heartbeat.tells != tells
 
     def listen(self, one: Any) -> None:
-        """Has `one.on_removed(digests)` called when maps must be let go, `one.on_beat()` after each beat,
-        `one.on_return()` when an outage has ended, `one.on_reopened()` when another session holds nothing
-        yet, and `one.on_close()` at the end of the process, as far as it has these, and as long as it is
-        there."""
+        """Has these methods of `one` called, as far as it has them, as long as it is there:
+        `on_removed(digests)` when maps must be let go, `on_beat()` after each beat, `on_return()` after an
+        outage, `on_reopened()` when another session holds nothing yet, and `on_close()` at the end of the
+        process."""
         if self.client.mode is not Mode.OFF:
             self._listeners.add(one)
             self._close_at_exit()
@@ -318,6 +297,7 @@ class Session:
 
     def close(self) -> None:
         self.call_listeners("on_close")
+        sweep(self._downloads)
         self.heartbeat.stop()
         header, self._answer = self.header, None
         if header is not None and not self.is_gone:
@@ -363,9 +343,7 @@ class Session:
     def _opened(self) -> str:
         asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
         try:
-            answer: wire.SessionAnswer = self.run(
-                self._call("POST", "/v1/sessions", wire.SessionAnswer, asked)
-            )
+            answer = self.run(self._call("POST", "/v1/sessions", wire.SessionAnswer, asked))
             if answer.protocol != wire.PROTOCOL:
                 told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
                 raise self._give_up(f"the daemon's answer is invalid: {told}")
@@ -399,44 +377,37 @@ class Session:
             finally:
                 self._reopening.release()
 
-    def _call(
-        self, method: str, path: str, gives: type[Message], body: Message | None = None
-    ) -> Callable[..., Any]:
+    def _call(self, method: str, path: str, gives: type[M], body: Message | None = None) -> Callable[..., M]:
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", why="off")
         return functools.partial(self.client.transport.call, method, path, body, gives=gives)
 
-    def run(
-        self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False, may_reopen: bool = True
-    ) -> T:
-        """`attempt(limit_s=...)` within the process's wait budget.
+    def run(self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False) -> T:
+        """`attempt(limit_s=...)` within the process's wait budget, which is longer by `wait_s`.
 
-        Args:
-            wait_s: how long the daemon was asked to keep the request.
-            acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
-                where that one is forgotten.
-        """
-        header = self.open() if acts else None
-        call = functools.partial(attempt, session=header) if acts else attempt
-        budget, start = self._budget_here(), self.client.start
-        try:
-            return budget.run(self.client.url, call, wait_s=wait_s, start=start, excuse=self._excuse)
-        except ProtocolMismatch as error:
-            raise self._give_up(error.message) from error
-        except DaemonUnreachable:
-            if self.is_away:
-                self.heartbeat.look()
-            raise
-        except UnknownSession as error:
-            if header is None or not may_reopen:
-                raise
+        Where it `acts`, it gets the session's header as `session`; once more a new one's, if that is
+        forgotten."""
+        url, start, is_repeated = self.client.url, self.client.start, False
+        while True:
+            header = self.open() if acts else None
+            call = functools.partial(attempt, session=header) if acts else attempt
             try:
-                self.reopen(header)
-                return self.run(attempt, wait_s=wait_s, acts=acts, may_reopen=False)
-            except UnknownSession:  # one that never knows its sessions is given up in the end
-                self.budget.charge(waits.FREE_S)
-                why = "the daemon does not know a session that it has just opened"
-                raise self._give_up(why, is_final=False) from error
+                return self._budget_here().run(url, call, wait_s=wait_s, start=start, excuse=self._starts)
+            except ProtocolMismatch as error:
+                raise self._give_up(error.message) from error
+            except DaemonUnreachable:
+                if self.is_away:
+                    self.heartbeat.look()
+                raise
+            except UnknownSession as error:
+                if header is None:
+                    raise
+                if is_repeated:  # one that never knows its sessions is given up in the end
+                    self.budget.charge(waits.FREE_S)
+                    why = "the daemon does not know a session that it has just opened"
+                    raise self._give_up(why, is_final=False) from error
+            self.reopen(header)
+            is_repeated = True
 
     # Outages.
 
@@ -444,10 +415,6 @@ class Session:
         error = self.budget.give_up(self.client.url, why, is_final=is_final)
         self.heartbeat.look()
         return error
-
-    def _excuse(self) -> str:
-        """Why a daemon that has never answered is not to be blamed: it is the user's own, and starts."""
-        return self._starts() if not self.budget.has_met else ""
 
     def _starts(self) -> str:
         return "the daemon is starting" if self.client.endpoint.is_starting else ""
@@ -478,30 +445,22 @@ class Session:
         return given_s > 0
 
     def wait_at_end(self) -> float:
-        """As the process ends with something left to hand over: waits out an outage. All data sets together
-        have `HANDOVER_S` for a daemon that starts, and what is left of the budget for another.
-
-        Returns:
-            Seconds that what is left may take beyond the budget; 0 where no daemon has started meanwhile.
-        """
-        has_started, has_said_so = False, self._closes_at is not None
-        if self._closes_at is None:
-            self._closes_at = time.monotonic() + waits.HANDOVER_S
-        while self.is_away and (rest_s := self._closes_at - time.monotonic()) > 0:
-            if starts := self._starts():
-                has_started = True
-                self.heartbeat.look()
-                self.heartbeat.wait(min(rest_s, waits.ALIVE_S))
-                if self.is_away and not has_said_so:
-                    has_said_so = True
-                    told = "prepcache: %s; waiting up to %.0f s for it to take this job's samples"
-                    log.warning(told, starts, rest_s)
-            elif has_started:
+        """As the process ends with something left to hand over: waits for a daemon that starts, `HANDOVER_S`
+        for all data sets together. Gives the seconds that the rest may take beyond the budget."""
+        if not self._starts():
+            return 0.0
+        is_first = self._closes_at is None
+        closes_at = self._closes_at = self._closes_at or time.monotonic() + waits.HANDOVER_S
+        while self.is_away and (rest_s := closes_at - time.monotonic()) > 0:
+            self.heartbeat.look()
+            self.heartbeat.wait(min(rest_s, waits.ALIVE_S))
+            if self.is_away and not self._starts():
                 self.start_again()  # says why the one that started has ended
-                return 0.0
-            elif not (self.client.endpoint.is_listening and self.wait_for_return(waits.ALIVE_S)):
-                return 0.0
-        return max(0.0, self._closes_at - time.monotonic()) if has_started and not self.is_gone else 0.0
+            elif self.is_away and is_first:
+                is_first = False
+                told = "prepcache: %s; waiting up to %.0f s for it to take this job's samples"
+                log.warning(told, self._starts(), rest_s)
+        return 0.0 if self.is_gone else max(0.0, closes_at - time.monotonic())
 
 
 def job_name() -> str:

@@ -17,7 +17,7 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,10 +83,7 @@ def nameless(folder: str | os.PathLike[str]) -> int:
 
 def stage(fd: int, path: Path) -> bool:
     """Gives a nameless file a name in the staging folder, or copies it there; False: that takes no file.
-
-    Raises:
-        OSError: there is no room for a copy.
-    """
+    Raises OSError where there is no room for a copy."""
     try:
         if os.fstat(fd).st_nlink == 0:  # else a daemon that has not answered may still take it
             os.fchmod(fd, 0o640)
@@ -139,12 +136,12 @@ def downloaded(folder: Path, digest: Digest, size_bytes: int, fetch: Callable[[i
     return path
 
 
-def sweep(folder: Path, but: Collection[str]) -> None:
+def sweep(folder: Path) -> None:
     oldest = time.time() - KEEP_DOWNLOADS_S
     with contextlib.suppress(OSError):
         for one in folder.iterdir():
             with contextlib.suppress(OSError):
-                if one.name not in but and one.lstat().st_mtime < oldest:
+                if one.lstat().st_mtime < oldest:
                     one.unlink()
 
 

@@ -31,6 +31,8 @@ from prepcache.errors import DaemonUnreachable
 from prepcache.forks import ForkLock
 
 T = TypeVar("T")
+Start = Callable[[], bool] | None
+Excuse = Callable[[], str] | None
 
 GOES_ON = "this job goes on without its cache and preprocesses by itself"
 UNTIL_IT_ANSWERS = "this job preprocesses by itself until it answers"
@@ -95,7 +97,7 @@ class WaitBudget:
         with self._lock:
             self._spent_s += max(0.0, seconds)
 
-    def acquire(self, lock: threading.Lock) -> bool:
+    def acquire(self, lock: threading.Lock | threading.RLock) -> bool:
         started, limit_s = self._clock(), self.remaining_s
         is_mine = lock.acquire(timeout=limit_s)
         self._charge_attempt(started, limit_s, waits.FREE_S if is_mine else 0.0)
@@ -135,21 +137,18 @@ class WaitBudget:
         attempt: Callable[..., T],
         *,
         wait_s: float = 0.0,
-        start: Callable[[], bool] | None = None,
-        excuse: Callable[[], str] | None = None,
+        start: Start = None,
+        excuse: Excuse = None,
     ) -> T:
-        """Calls `attempt(limit_s=...)` until it answers or an outage begins.
+        """Calls `attempt(limit_s=...)` until it answers or an outage begins, which raises
+        `DaemonUnreachable`.
 
         Args:
             attempt: one exchange; raises `DaemonUnreachable` with `why`: "absent" (nobody listens), "broken"
                 (closed, timed out), or "nonsense". Other errors are answers.
             wait_s: how long the daemon was asked to keep the request.
-            start: starts the daemon where nobody listens; False says that this is not ours to do. Its
-                `DaemonUnreachable` is final.
-            excuse: why a daemon that has not answered is not to be blamed: then nobody is warned.
-
-        Raises:
-            DaemonUnreachable: in an outage, or where the daemon was never met and is not there.
+            start: starts the daemon where nobody listens; False says that this is not ours to do.
+            excuse: why a daemon that was never met is not to be blamed, or ""; then nobody is warned.
         """
         while True:
             if self._outage is not None:
@@ -171,13 +170,7 @@ class WaitBudget:
             self._sleep(paused_s)
             self.charge(paused_s)
 
-    def _note_failure(
-        self,
-        url: str,
-        error: DaemonUnreachable,
-        start: Callable[[], bool] | None,
-        excuse: Callable[[], str] | None,
-    ) -> None:
+    def _note_failure(self, url: str, error: DaemonUnreachable, start: Start, excuse: Excuse) -> None:
         """Begins an outage where another attempt is not worth it, or the budget is spent."""
         why = error.data.get("why")
         if why == "nonsense":
@@ -191,7 +184,7 @@ class WaitBudget:
                 self.warn(url, error.message)
                 raise error
         if self.remaining_s <= 0:
-            excused = excuse() if excuse is not None else ""
+            excused = excuse() if excuse is not None and not self.has_met else ""
             lost = f"{error.message}, and this job has waited {self._spent_s:.1f} s for it in all"
             raise self.give_up(url, excused or lost, is_final=False, is_quiet=bool(excused)) from error
 
@@ -208,13 +201,7 @@ class OwnTime(WaitBudget):
         super().__init__(seconds, **clocks)
         self._allowed_s = seconds
 
-    def _note_failure(
-        self,
-        url: str,
-        error: DaemonUnreachable,
-        start: Callable[[], bool] | None,
-        excuse: Callable[[], str] | None,
-    ) -> None:
+    def _note_failure(self, url: str, error: DaemonUnreachable, start: Start, excuse: Excuse) -> None:
         why = error.data.get("why")
         if why == "nonsense" or self.remaining_s <= 0 or (why == "absent" and not (start and start())):
             raise error

@@ -24,8 +24,6 @@ RETRY_S = 0.1
 
 CALL_S = 10.0
 """A call of `Client`, for a person."""
-DROPS_S = 2.0
-"""What a thread that is declined waits for others that look through answers, and may drop holds, at most."""
 VERIFY_S = 24 * 3600.0
 """Verifying reads every byte of the store; somebody asked for that and watches."""
 

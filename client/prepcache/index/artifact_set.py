@@ -15,16 +15,14 @@ import logging
 import os
 import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from prepcache import forks
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownRecipe
-from prepcache.index.recipe_index import Observed, RecipeIndex, Slot, Verdicts, open_or_miss
+from prepcache.index.recipe_index import Observed, RecipeIndex, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
@@ -38,24 +36,16 @@ TOUCH_S = 60.0
 
 _SETS: forks.Living[ArtifactSet] = forks.Living()
 """Those of this process."""
-_ORPHANED: deque[list[wire.ArtifactRef]] = deque()
-"""Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
 
 class ArtifactSet(RecipeIndex):
-    """What the cache has of a recipe.
-
-    Args:
-        root, trust: as given to the data set, for observed inputs.
-        keeps_all: as a `RecipeIndex` has it.
+    """What the cache has of a recipe. `root` and `trust` are as given to the data set, for observed inputs.
 
     Attributes:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
         has_mapped: any artifact that counts was there, with whatever items.
         changed_inputs: observed inputs that are not what they were, and what became of them.
-        drawn: generators of samples.
-        has_lost: items that were there are missing by now.
         is_known: the daemon answered the last look, so that it knows the recipe.
         reason: why samples are not stored; why, why_cue: why items are missing, which the next lease says.
     """
@@ -98,7 +88,6 @@ class ArtifactSet(RecipeIndex):
         _SETS.add(self)
         forks.note(self)
         self.session.listen(self)
-        weakref.finalize(self, _orphan, self.slots).atexit = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -150,9 +139,9 @@ class ArtifactSet(RecipeIndex):
 
     def look_from(self, generation: int) -> bool | None:
         """Takes in what is newer; whether anything missing was found, None where no daemon could be asked."""
-        with self.session.heartbeat.looking():
+        with self.session.looking():
             try:
-                resolved: wire.Resolved = self.session.resolve(
+                resolved = self.session.resolve(
                     self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
                 )
             except PrepcacheError as error:
@@ -167,8 +156,8 @@ class ArtifactSet(RecipeIndex):
                 return None
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
-        """As the session's, with what it is told to look at taken in. Registers the recipe, where that failed
-        at the last look."""
+        """As the session's, with newer artifacts taken in. Registers the recipe, where the last look
+        failed."""
         try:
             answer = self._lease(*given, **named)
         except UnknownRecipe:
@@ -180,53 +169,46 @@ class ArtifactSet(RecipeIndex):
         return answer
 
     def _lease(self, *given: Any, wait_s: float, **named: Any) -> wire.LeaseAnswer:
-        # What polls for long is not waited for by a commit that is declined.
-        looking = self.session.heartbeat.looking
-        with contextlib.nullcontext() if wait_s else looking():
+        with contextlib.nullcontext() if wait_s else self.session.looking():
             answer = self.session.lease(*given, **named, wait_s=wait_s, why=self.why, cue=self.why_cue)
             if answer.look_again is not None:
-                with looking():
-                    self.absorb(answer.look_again)
+                self.absorb(answer.look_again)
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:
-        found, useless = self.take_in(resolved.artifacts, resolved.observed, is_complete=resolved.is_complete)
+        found = self.take_in(resolved.artifacts, resolved.observed, is_complete=resolved.is_complete)
         self.generation = resolved.generation
         self.has_any |= bool(resolved.artifacts)
-        self.drop(useless)
+        self._hold(resolved.artifacts)
         return found > 0
 
     def absorb_own(self, committed: wire.Committed, observed: Observed) -> None:
-        """Takes in what this job has just committed. It may download: then a later look finds it."""
+        """Takes in what this job has just committed. Where it cannot be fetched now, a later look finds
+        it."""
         with contextlib.suppress(DaemonUnreachable):
-            _, useless = self.take_in([committed.artifact], observed, is_own=True)
+            self.take_in([committed.artifact], observed, is_own=True)
             if committed.generation == self.generation + 1:
                 self.generation = committed.generation
-            self.drop(useless)
+            self._hold([committed.artifact])
 
-    def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
+    def _hold(self, answered: Sequence[wire.ArtifactRef] = ()) -> None:
         """Gives up holds on artifacts that no data set of this process maps."""
-        gone = list(refs)
-        while _ORPHANED:
-            gone += _ORPHANED.popleft()
-        others = list(_SETS)
-        free = [ref for ref in gone if not any(one.knows(ref.digest) for one in others)]
-        if free and self.is_owner:
-            self.session.heartbeat.drop(ref.digest for ref in free)
+        if self.is_owner:
+            mapped = {digest for one in _SETS for digest in one.digests}
+            self.session.heartbeat.hold({str(ref.digest) for ref in answered}, mapped)
 
     def on_reopened(self) -> None:
         """Takes holds again, and lets go what is there no more."""
         if self.is_owner and self.look_from(0) is not None:
-            self.on_removed(set(self._number_of) - self.session.heartbeat.held)
+            self.on_removed(self.digests - self.session.heartbeat.held)
 
     def on_removed(self, digests: set[str]) -> None:
         """Lets go what was merged, purged or evicted, once the daemon has said what it was merged into."""
-        self._leaving.update(digest for digest in digests if self.knows(digest))
+        self._leaving |= digests & self.digests
         if (leaving := set(self._leaving)) and self.look_from(self.generation) is not None:
             self._leaving -= leaving
-            lost, gone = self.lose(leaving)
-            self.drop(gone)
-            self.has_lost |= lost > 0
+            self.has_lost |= self.lose(leaving) > 0
+            self._hold()
 
     def touch(self) -> None:
         now = time.monotonic()
@@ -252,12 +234,6 @@ class ArtifactSet(RecipeIndex):
         self.touch()
 
     def after_fork(self) -> None:
-        _ORPHANED.clear()
         super().after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
-
-
-def _orphan(slots: dict[int, Slot]) -> None:
-    if refs := [slot.ref for slot in slots.values() if slot.ref is not None]:
-        _ORPHANED.append(refs)

@@ -118,12 +118,7 @@ def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
 
 
 class Catalogue:
-    """What of some items is there.
-
-    Attributes:
-        slots: the artifacts that they lie in, by number.
-        version: rises with every change.
-    """
+    """What of some items is there, in which artifacts by number; `version` rises with every change."""
 
     def __init__(self, distinct: Distinct, index: RecipeIndex, *, is_expanded: bool = False) -> None:
         self.distinct = distinct
@@ -138,7 +133,6 @@ class Catalogue:
                 self.take_in(index.slots, (), index.find(distinct.digests))
 
     def __getstate__(self) -> dict[str, Any]:
-        """The index brings the shared artifacts; of others, the descriptors of the process that has them."""
         own = {number: slot.address() for number, slot in list(self.slots.items()) if slot.ref is None}
         return self.__dict__ | {"slots": own}
 
@@ -204,12 +198,8 @@ class Catalogue:
         stale: Collection[int],
         hits: Iterable[tuple[int, Array, Array]] | None = None,
     ) -> int:
-        """Finds what is missing, lies in stale artifacts, or only this job has; how many were missing.
-
-        Args:
-            new: the artifacts, the highest edition first.
-            hits: which items are in them, as `RecipeIndex.find` says; by default, their tables are read.
-        """
+        """Finds what is missing, lies in stale artifacts, or only this job has, in new artifacts, the highest
+        edition first; how many were missing. `hits` are as `RecipeIndex.find` gives them."""
         places = self.places.copy()
         missing = self.missing
         moving = [*stale, *self._own()]  # what only this job has holds the same samples
@@ -222,7 +212,7 @@ class Catalogue:
         return int(np.count_nonzero(self.places.artifact[missing] != MISSING))
 
     def add_local(self, file: LocalFile) -> None:
-        """Takes an artifact that only this job has, and items in it that are missing. It takes the lock."""
+        """Finds what is missing in an artifact that only this job has. It takes the lock."""
         with self.index.lock:
             places = self.places.copy()
             slot, is_stale = Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?")
@@ -230,7 +220,7 @@ class Catalogue:
             self._publish(places)
 
     def lose(self, numbers: Collection[int]) -> int:
-        """The items in these slots are missing again; gives how many."""
+        """How many items are missing again without these slots."""
         if not numbers:
             return 0
         places, missing = self.places.copy(), len(self.missing)

@@ -1,8 +1,6 @@
 """The recipe index: the mapped artifacts of one recipe, and where the items of any digest lie in them.
 
-Invariants:
-    1. A slot's number is never given to another artifact.
-    2. An item is found by the first 8 bytes of its digest and accepted by all 32.
+Invariant: a slot's number is never given to another artifact.
 
 Locking: `lock` guards every change here and in the catalogues.
 
@@ -71,7 +69,6 @@ class RecipeIndex:
 
     Attributes:
         edition: the lowest that this job looks at, and the one that it writes: NOTE [ Editions ].
-        observed: the chunks of inputs that artifacts name, by name.
         slots: the shared artifacts that are mapped, by number.
         catalogues: of the data set that owns it, or of a stream's chunks.
     """
@@ -121,8 +118,9 @@ class RecipeIndex:
         for catalogue in self.catalogues:
             catalogue.note_inherited()
 
-    def knows(self, digest: str) -> bool:
-        return digest in self._number_of
+    @property
+    def digests(self) -> set[str]:
+        return set(self._number_of)
 
     @property
     def refs(self) -> list[ArtifactRef]:
@@ -130,7 +128,7 @@ class RecipeIndex:
 
     @property
     def items(self) -> int:
-        """How many items are in them; one that is in two counts twice."""
+        """One that is in two artifacts counts twice."""
         return sum(slot.artifact.items for slot in list(self.slots.values()))
 
     def next_number(self) -> int:
@@ -145,19 +143,17 @@ class RecipeIndex:
         *,
         is_complete: bool = False,
         is_own: bool = False,
-    ) -> tuple[int, list[ArtifactRef]]:
-        """Maps artifacts that are new to it, and has the catalogues find items in them.
+    ) -> int:
+        """Maps artifacts that are new to it, and has the catalogues find items in them; how many were
+        missing.
 
         Args:
             is_complete: these are all that the recipe has; items move out of any other (it was merged).
             is_own: this job has just committed them, and looked at their inputs for that.
-
-        Returns:
-            How many items were missing and are there now, and the artifacts without use.
         """
         with self.lock:
             self.observed.update(observed or {})
-            opened, gone = self._open_new(refs, is_own=is_own)
+            opened = self._open_new(refs, is_own=is_own)
             names = {ref.digest for ref in refs}
             stale = {n for digest, n in self._number_of.items() if is_complete and digest not in names}
             new = {self.next_number(): slot for slot in opened}
@@ -165,40 +161,37 @@ class RecipeIndex:
             found = sum(catalogue.take_in(new, stale) for catalogue in self.catalogues)
             self._number_of.update({slot.ref.digest: number for number, slot in new.items() if slot.ref})
             unused = set(self.slots).difference(*(catalogue.slots for catalogue in self.catalogues))
-            return found, gone + self._drop(stale if self.keeps_all else unused)
+            self._drop(stale if self.keeps_all else unused)
+            return found
 
-    def _open_new(self, refs: Sequence[ArtifactRef], *, is_own: bool) -> tuple[list[Slot], list[ArtifactRef]]:
-        """Those that are new, mapped, the highest edition first; and those that cannot be."""
+    def _open_new(self, refs: Sequence[ArtifactRef], *, is_own: bool) -> list[Slot]:
+        """Those that are new and can be mapped, the highest edition first."""
         edition = max((1, *(ref.edition + 1 for ref in refs))) if self._is_refreshing else self.edition
         verdicts = self._own_verdicts if is_own else {}
         opened: dict[str, Slot] = {}
-        gone = []
         for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
             if ref.digest in self._number_of or ref.digest in opened:
                 continue
             mapped = self._open(ref, verdicts) if ref.edition >= edition else None
             if mapped is None:
-                gone.append(ref)
                 edition = max(edition, ref.edition)  # what it replaced stays replaced
             else:
                 opened[ref.digest] = Slot(mapped, ref)
         self.edition, self._is_refreshing = edition, False
-        return list(opened.values()), gone
+        return list(opened.values())
 
-    def lose(self, digests: Iterable[str]) -> tuple[int, list[ArtifactRef]]:
-        """Drops artifacts; how many items are missing by that, and those that were mapped."""
+    def lose(self, digests: Iterable[str]) -> int:
+        """Drops artifacts; how many items are missing by that."""
         with self.lock:
             numbers = {self._number_of[digest] for digest in digests if digest in self._number_of}
-            if self.keeps_all:
-                return 0, self._drop(numbers)
-            lost = sum(catalogue.lose(numbers) for catalogue in self.catalogues)
-            return lost, self._drop(numbers)
+            lost = 0 if self.keeps_all else sum(catalogue.lose(numbers) for catalogue in self.catalogues)
+            self._drop(numbers)
+            return lost
 
-    def _drop(self, numbers: Iterable[int]) -> list[ArtifactRef]:
-        refs = [ref for number in numbers if (ref := self.slots.pop(number).ref) is not None]
-        for ref in refs:
-            del self._number_of[ref.digest]
-        return refs
+    def _drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if (ref := self.slots.pop(number).ref) is not None:
+                del self._number_of[ref.digest]
 
     # -- finding items
 
@@ -278,7 +271,7 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe
 
 
 def reopened(kept: Mapping[int, Any]) -> dict[int, Slot]:
-    """Slots of another process by their addresses, mapped here; without those whose files are gone."""
+    """Slots of another process, mapped here; without those whose files are gone."""
     slots = {number: _reopened(address) for number, address in kept.items()}
     return {number: slot for number, slot in slots.items() if slot is not None}
 

@@ -25,12 +25,7 @@ BLOCK_ROWS = 64
 
 
 class View(Rows):
-    """The samples of a data set that are there.
-
-    Attributes:
-        version: of the catalogue.
-        is_whole: no item is missing; where items expand, what is missing has no positions.
-    """
+    """The samples of a data set that are there: no item is missing where it `is_whole`."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         while True:
@@ -58,7 +53,6 @@ class View(Rows):
     def take_or_make(
         self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]
     ) -> list[Any] | Batch:
-        """As `take`; `make` gives the distinct items that are missing."""
         return self.take(indices, lambda positions: self._made(positions, make))
 
     def _made(self, positions: Array, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:

@@ -1,7 +1,5 @@
 """Why it missed: the difference between the readable parts of two recipes, and the nearest recipe of many.
 
-Pure: no I/O. Parts are those of `Recipe.parts` (recipes.py), kept by the daemon beside each recipe.
-
 Invariants:
     1. Two parts with no difference belong to recipes with one digest: what enters the digest is in the parts.
     2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
@@ -61,7 +59,6 @@ def _above(one: Difference) -> set[str]:
 
 
 def mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """What the parts have there; empty where they have no such section."""
     value: Any = parts
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None

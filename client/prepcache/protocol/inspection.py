@@ -80,14 +80,9 @@ class RecipePage(Message, frozen=True):
 
 
 class ExplainRequest(Message, frozen=True):
-    """POST /v1/explain: of what the miss is to be explained. At most one of `recipe`, `key`, `name`.
-
-    Args:
-        name: the last recipe of that name that was not there when a job asked; a prefix where it ends in `*`.
-        parts: readable parts of a recipe that the store need not know; `recipe` may say which it is.
-
-    Nothing at all asks for the last miss of any name.
-    """
+    """POST /v1/explain: of what the miss is to be explained, at most one of `recipe`, `key`, `name` (a prefix
+    where it ends in `*`: its last miss); `parts` are of a recipe that the store need not know. By default,
+    the last miss of all."""
 
     recipe: RecipeHex | None = None
     key: KeyHex | None = None
@@ -118,14 +113,11 @@ class NearestRecipe(Message, frozen=True):
 
 
 class Explanation(Message, frozen=True):
-    """Why a recipe's samples were not there.
+    """Why a recipe's samples were not there: the differences from the nearest one to it, and `more` beyond
+    those.
 
     Args:
-        recipe, name: the recipe in question; no digest where only parts were given.
         entries, was_there: what it has by now; whether it had entries before.
-        nearest: null where nothing comparable is stored.
-        differences: from the nearest to this one, at most `MAX_DIFFERENCES`; `more` beyond those.
-        summary: all of it on one line.
         is_partial: the recipe had entries, but not of all items.
         cue: of such a miss, the kind of input that the job named: "data", "observed", or empty.
         missed_at: when a job missed it last, 0 where that is not known.
@@ -145,13 +137,8 @@ class Explanation(Message, frozen=True):
 
 
 class EntryFilter(Message, frozen=True):
-    """Which entries: query parameters of GET /v1/entries, body of POST /v1/purge.
-
-    Args:
-        name, recipe, key: the recipe's name (a prefix where it ends in `*`), the first digits of the digests.
-        older_than_s: not used for so long.
-        produced_by: found in one of the producer's values (script, host, user).
-    """
+    """Which entries: `name` is a prefix where it ends in `*`; `recipe` and `key` are first digits;
+    `produced_by` is found in one of the producer's values (script, host, user)."""
 
     name: Text | None = None
     recipe: Token | None = None
@@ -187,8 +174,6 @@ class RecipeQuery(Message, frozen=True):
 
 
 class NameSums(Message, frozen=True):
-    """What the entries of one recipe name come to."""
-
     name: Text
     recipes: Natural
     entries: Natural
@@ -206,12 +191,8 @@ class Names(Message, frozen=True):
 
 
 class PurgeRequest(EntryFilter, frozen=True):
-    """POST /v1/purge. A purge without any filter must say `all`.
-
-    Args:
-        free_bytes: bytes on disk after which to stop. The least recently used entries go first; pinned ones,
-            and those that jobs read, stay.
-    """
+    """POST /v1/purge. A purge without any filter must say `all`. With `free_bytes`, as much as that on disk
+    goes, the least recently used entries first; pinned ones, and those that jobs read, stay."""
 
     keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
     free_bytes: Natural | None = None
@@ -220,11 +201,7 @@ class PurgeRequest(EntryFilter, frozen=True):
 
 
 class Purged(Message, frozen=True):
-    """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned.
-
-    Args:
-        listed: of a dry run, the first entries that would go, the least recently used first.
-    """
+    """What was removed, or would be: the first 1000 keys and, of a dry run, the first entries."""
 
     entries: Natural
     size_bytes: Natural
@@ -236,20 +213,15 @@ class Purged(Message, frozen=True):
 
 
 class VerifyRequest(Message, frozen=True):
-    """POST /v1/verify; without keys, everything.
-
-    Args:
-        differs: not empty where a job made samples of these keys again and got others: how. Their bytes
-            may be whole, so they are removed unread.
-    """
+    """POST /v1/verify; without keys, everything. `differs` says how samples that a job made again were
+    others: those entries are removed unread."""
 
     keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
     differs: Annotated[str, text(512)] = ""
 
 
 class Verified(Message, frozen=True):
-    """What was read, and the keys that were found damaged, which are removed; of those that could not be read
-    nothing is known, and they stay."""
+    """The keys that were found damaged are removed; those that could not be read stay."""
 
     checked: Natural
     read_bytes: Natural
@@ -312,11 +284,7 @@ class Checked(Message, frozen=True):
 
 
 class Info(Message, frozen=True):
-    """GET /v1/info.
-
-    Args:
-        isolation: "group": who reaches the daemon shares all entries; "user": each user sees his own.
-    """
+    """GET /v1/info. `isolation`: "group" shares all entries; with "user", each user sees his own."""
 
     version: Text
     protocol: Natural
@@ -329,12 +297,7 @@ class Info(Message, frozen=True):
 
 
 class SessionSeen(Message, frozen=True):
-    """GET /v1/sessions: who is connected, and how far; never its token.
-
-    Args:
-        seen_at: when it was heard of last; `progress` is of that moment.
-        holds: artifacts that it reads; `held_bytes` are theirs on disk.
-    """
+    """GET /v1/sessions: who is connected, and how far at `seen_at`; `holds` are artifacts that it reads."""
 
     session: Token
     name: Text

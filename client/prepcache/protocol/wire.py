@@ -1,18 +1,12 @@
 """The client's protocol: version, header names, limits, and the messages that both sides speak.
 
-A message is a frozen struct below `Message`; its annotations are the format, which msgspec reads, checks and
-describes as JSON Schema.
-
 Invariants:
-    1. `PROTOCOL` rises when a message changes so that an older peer would misread it; members may be
-       added without. A peer of another version gets status 426 and code `protocol-mismatch`.
-    2. What is read has been checked: digests are 64 hex digits, ids, tokens and staged names cannot leave
-       a folder or a header, counts and lists are bounded. Whatever JSON comes in, `from_json` gives a whole
-       message or raises `BadRequest` that names the member (`artifacts[3].digest`), never anything else.
-    3. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The daemon
-       refuses them in the requests of people: routes/messages.py, invariant 3.)
-    4. `true` is not a number, a number is not text, and NaN and infinities are nothing.
-"""
+    1. `PROTOCOL` rises when a message changes so that an older peer would misread it; members may be added
+    without. A peer of another version gets status 426 and code `protocol-mismatch`. 2. Whatever JSON comes
+    in, `from_json` gives a whole message, checked as its annotations say, or raises `BadRequest` that names
+    the member (`artifacts[3].digest`). No id, token or name can leave a folder or a header, and all is
+    bounded. 3. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The
+    daemon refuses them in the requests of people: routes/messages.py, invariant 3.)"""
 
 from __future__ import annotations
 
@@ -27,10 +21,9 @@ from prepcache.digests import DIGEST_BYTES, Digest, Key, RecipeDigest, is_hex64
 from prepcache.errors import BadRequest
 
 PROTOCOL = 3
-"""Rises with incompatible messages (invariant 1)."""
 PROTOCOL_HEADER = "Prepcache-Protocol"
 SESSION_HEADER = "Prepcache-Session"
-"""`<session id>.<token>`: who acts. See `session_header` and `parse_session_header`."""
+"""`<session id>.<token>`: who acts."""
 API = "/v1"
 
 BEAT_S = 5.0
@@ -97,7 +90,6 @@ def at_most(limit: int) -> Meta:
 
 
 def hex64(value: Any, where: str) -> str:
-    """A key or digest, before it becomes part of a URL."""
     if not isinstance(value, str) or not is_hex64(value):
         raise _bad(where, f"64 lower-case hex digits, not {value!r:.60}")
     return value
@@ -121,11 +113,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def be_known(classes: Iterable[object]) -> None:
-    """Shows msgspec the messages among these, while a module is imported.
-
-    It looks into the annotations of a class at its first use, and in 0.22 a second thread that uses the class
-    meanwhile ends the process.
-    """
+    """Shows msgspec the messages among these, while a module is imported: in 0.22, a second thread that uses
+    a class at its first use ends the process."""
     for one in classes:
         if isinstance(one, type) and issubclass(one, Message):
             msgspec.json.Decoder(one)
@@ -191,11 +180,8 @@ class SessionRequest(Message, frozen=True):
 
 
 class SessionAnswer(Message, frozen=True):
-    """The session, where the store is, and how often to beat.
-
-    Args:
-        order: not 0 where machines share a bucket without a lead: each makes missing items in another order.
-    """
+    """The session, where the store is, and how often to beat. `order` is not 0 where machines share a bucket
+    without a lead: each makes missing items in another order."""
 
     session: Token
     token: Token
@@ -217,11 +203,8 @@ class Progress(Message, frozen=True):
 
 
 class BeatRequest(Message, frozen=True):
-    """POST /v1/sessions/{id}/beat. `used` keeps holds from weakening; `dropped` gives them up.
-
-    `lost` are leases as in `LeaseRequest`. `found_items` are the items that the job has found made, by others
-    or by an earlier job, since it told last; `saved_s` is what they had cost.
-    """
+    """POST /v1/sessions/{id}/beat. `used` keeps holds from weakening; `dropped` gives them up; `lost` is as
+    in `LeaseRequest`. `found_items` were there since it told last; `saved_s` is what they had cost."""
 
     progress: Annotated[tuple[Progress, ...], at_most(MAX_PROGRESS_PER_BEAT)] = ()
     used: Digests = ()
@@ -238,13 +221,8 @@ class BeatAnswer(Message, frozen=True):
 
 
 class ArtifactRef(Message, frozen=True):
-    """One artifact of a recipe.
-
-    Args:
-        observed: the inputs that its function was seen to take: the names of their chunks
-            (prepcache.protocol.observed).
-        edition: how many refreshes came before; see recipe_index.py.
-    """
+    """One artifact of a recipe. `observed` names the chunks of the inputs that its function was seen to take;
+    `edition` is how many refreshes came before."""
 
     key: KeyHex
     digest: DigestHex
@@ -267,11 +245,8 @@ class ResolveRequest(Message, frozen=True):
 
 
 class Resolved(Message, frozen=True):
-    """The recipe's artifacts: all of them where `is_complete`, else those new since the asked generation.
-
-    Args:
-        observed: the chunks of inputs that the artifacts name.
-    """
+    """The recipe's artifacts: all of them where `is_complete`, else those new since the asked generation; and
+    the chunks of observed inputs that they name."""
 
     generation: Natural
     is_complete: bool
@@ -283,22 +258,15 @@ class LeaseRequest(Message, frozen=True):
     """POST /v1/leases.
 
     Args:
-        recipe: registered before.
-        generation: the one that the client has seen.
-        items: the missing items' digests, in the order in which the client would do them.
-        want: at most so many.
-        cost_s, nbytes: measured seconds of work of those wanted, and their bytes; 0 where nothing is known
-            yet.
-        wait_s: how long the request may be kept while nothing can be granted.
-        left: items that the client goes on with by itself where it is declined; 0 where it asks for fewer.
-        lease: the id of the lease that may be granted, made by the client and never used before: so it can
-            name one whose answer never came.
-        lost: leases that the session may have by the daemon's account, and not by its own: they end.
-        why: what the job says of its miss, for `explain`: names of files, never a value of an item.
-        cue: which kind of input that is, "data" or "observed", where it is one.
-        is_for_machine: a daemon of another machine asks, on behalf of its jobs. The recipe is then a name
-            that only machines use: nobody registers it, and nothing is committed to it.
-    """
+        lease: the id that the lease shall have: made by the client, so that it can name one whose answer
+        never came. generation: the one that the client has seen. items: the missing items, in the order in
+        which the client would do them; it wants `want` of them. cost_s, nbytes: seconds of work and bytes of
+        those wanted; 0 where not known yet. wait_s: how long the request may be kept while nothing can be
+        granted. left: items that the client goes on with by itself where it is declined; 0 where it asks for
+        fewer. lost: leases that the session may have by the daemon's account, and not by its own: they end.
+        why: what the job says of its miss, for `explain`: names of files, never a value of an item. cue:
+        which kind of input that is, "data" or "observed", where it is one. is_for_machine: the daemon of
+        another machine asks. Nobody registers its recipe or commits to it."""
 
     lease: Token
     recipe: RecipeHex
