@@ -50,7 +50,7 @@ def test_an_error_where_something_is_noted_fails_closed(project, monkeypatch, wh
     assert call.observer.taken() == []
 
 
-@pytest.mark.parametrize("step", ["_is_known", "_settle", "_is_input"])
+@pytest.mark.parametrize("step", ["_take", "_settle", "_is_input"])
 def test_an_error_in_taking_in_what_was_noted_fails_closed(project, monkeypatch, step):
     def fail(*_: Any) -> None:
         raise MemoryError

@@ -110,7 +110,7 @@ def test_a_counted_module_edited_before_its_import_has_changed(project, code):
     with observer.watching():
         assert module.f(1) == 1000
     taken = observer.taken()
-    assert [(row["kind"], row["name"]) for row in taken] == [("module", "project:plugin.py")]
+    assert [(row["kind"], row["name"]) for row in taken] == [("file", "project:plugin.py")]
     assert still_true(taken, roots=Roots.of(made)) is None
     project.write(plugin=PLUGIN)
     assert project.recipe(code=code) == made

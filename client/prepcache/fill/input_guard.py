@@ -22,8 +22,6 @@ from prepcache.protocol.units import shortened
 
 SHOWN = 500
 """Characters of an item that an error shows."""
-
-
 UNSTEADY = (
     "its items are random: item 0 had different bytes when it was read twice, so its samples would never "
     "hit; pass the items before the random step, and move that step to transform="

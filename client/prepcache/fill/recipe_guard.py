@@ -4,13 +4,10 @@ A job may set a global, or change an object in its config, while a data set is o
 then is not stored, and what changed is named. What the function's own calls change is no such change:
 
 NOTE [ Own state ]
-        prep = Prep()                      # prep.n == 0
-        train = CachedDataset(some, prep)  # prep.n == 200 where it was filled, 0 where everything was cached
-        val = CachedDataset(others, prep)
-
-    The recipe of val is that of a Prep with n == 0 in both cases. At the end of a fill a few items are made
-    again. If they give the same bytes, the recipe of exactly this state is from now on that of the state
-    before the first call. Otherwise the state counts as it is, and this is said.
+    A `Prep()` with `n == 0` may have `n == 200` after a fill, and 0 where everything was cached. The recipe
+    of the next data set is in both cases that of `n == 0`: at the end of a fill a few items are made again,
+    and if they give the same bytes, the recipe of exactly this state is from now on that of the state before
+    the first call. Otherwise the state counts as it is, and this is said.
 
     Of a function that holds random generators, the first items are made again at once: it draws from those
     that moved if another sample came out. One that it seeds, or draws from in vain, is none of them.
@@ -19,12 +16,11 @@ Invariants:
     1. A change is put down to calls only after the first call, or after a fill in which only the function ran
        and whose code may change it. In another process, where a value may never have been as the recipe says,
        only if it was so there once.
-    2. A state counts as the one before the first call only if nothing but what calls changed differs.
-    3. Files that calls read when they changed the state are inputs of every data set for which that state
-       counts as before: its own calls may find in memory what they would have read.
-    4. What came up meanwhile (a module that the function imported) is no change; it counts from then on as it
+    2. A state counts as the one before the first call only if nothing but what calls changed differs. Files
+       that calls read when they changed it are inputs of every data set for which it counts so.
+    3. What came up meanwhile (a module that the function imported) is no change; it counts from then on as it
        was at the first look. In another process, only if that cannot have loaded it from an older text.
-    5. Nothing is committed unless it was looked at after the last sample of it was made.
+    4. Nothing is committed unless it was looked at after the last sample of it was made.
 """
 
 from __future__ import annotations
@@ -48,13 +44,12 @@ from prepcache.keys.randomness import Guard
 from prepcache.keys.recipes import DEFAULT_DTYPE, DEFINITION, LOADED, Recipe, State
 
 MOST_ITEMS = 3
-"""Items of a function that are made again."""
+"""Items of a function that are made again, in at most `ENOUGH_S`."""
+ENOUGH_S = 1.0
 MOST_STATES = 256
 """Changed states of which it is known whether they make the same samples as the first one."""
 MOST_TRIES = 4
 """How often such an item is made again to see whether it is random: a flip may come out the same."""
-ENOUGH_S = 1.0
-"""Seconds of making items again after which no further one is."""
 _OF_ANOTHER_TIME = " of another time"
 """Suffix of a distribution or file that an executor's process loaded in another version than the recipe."""
 _MOVING = "a dict or set, while it was being read,"
@@ -73,6 +68,9 @@ class RecipeGuard:
         drawn: the random generators that the function was seen to draw from.
         generators: those that it held at the last look, and their places.
         untried: how many items are still to be made again, to see whether they are random.
+        _own: the places that calls were seen to change.
+        _came: rows that calls brought up, by label: of modules that they imported.
+        _items: what makes the first items again, and the digests of their samples.
     """
 
     def __init__(self, recipe: Recipe | None = None) -> None:
@@ -83,11 +81,8 @@ class RecipeGuard:
         self.untried = MOST_ITEMS
         self._recipe = recipe
         self._own: set[str] = set()
-        """The places that calls were seen to change."""
         self._came: dict[str, Any] = {}
-        """Rows that calls brought up, by label: of modules that they imported."""
         self._items: list[tuple[Callable[[], Any], bytes | None]] = []
-        """What makes the first items again, and the digests of their samples."""
         self._is_told = self._is_filling = self._is_elsewhere = False
         forks.note(self)
 
@@ -213,11 +208,9 @@ class RecipeGuard:
         return found, others
 
     def _values(self) -> set[str]:
-        """The labels of values that came up; that a module is loaded is none."""
         return {label for label in self._came if not label.startswith(LOADED)}
 
     def _was(self, place: str) -> bool:
-        """Whether a value was once in this process what the recipe says."""
         rows = self._recipe.state.rows if self._recipe is not None and self._is_elsewhere else {}
         holder = _holder(place, rows)
         return holder is None or (holder, rows[holder]) in _met
@@ -295,7 +288,6 @@ def differing(before: State, now: State, *, own: Iterable[str] = (), is_brought:
 
 
 def _above(place: str) -> Iterator[str]:
-    """The places that something at a place is in, the outermost first."""
     return (place[:at] for at, mark in enumerate(place) if mark in ".[" and at)
 
 

@@ -7,11 +7,9 @@ Invariants:
     1. It raises nothing into the user's call. Its own error marks the watches in progress as incomplete.
     2. It notes facts; what they mean is found out when the item is made (observer.py).
 
-NOTE [ Unseen reads ]
-    On Python 3.11 no event tells of `cv2.imread(f"{root}/{i:04d}.png")`, and the name is in no key. Over the
-    first items the kernel's count of bytes that this thread has read is compared with the sizes of the files
-    that were seen being opened, and of those that are open. It decides nothing: it is said once, with the
-    remedy.
+What no event tells of (on Python 3.11 `cv2.imread(f"{root}/{i:04d}.png")`) is noticed over the first items:
+the kernel's count of bytes that this thread has read is compared with the sizes of the files that were seen
+being opened, and of those that are open. It decides nothing: it is said once, with the remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from urllib.parse import unquote, urlsplit
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import OWN_FOLDER, STATE, WAL, Kind, Watch
 
-_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
+_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _LINKS = frozenset({"os.link", "os.symlink"})
 _FORKS = frozenset({"os.fork", "os.forkpty"})
@@ -45,8 +43,7 @@ _BY_IMPORT = "<frozen importlib"
 _OPENS_SOURCE = tokenize.open.__code__.co_filename
 _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """Shows lines of a module's file in tracebacks and warnings; it has the one above open it."""
-_SPACES = re.compile("[\\s;|&<>()'\"=]+")
-"""Between the words of a command line, a shell's included."""
+_BETWEEN_WORDS = re.compile("[\\s;|&<>()'\"=]+")
 _COMMANDS = ("/bin/", "/sbin/", "/usr/", os.path.join(sys.exec_prefix, "bin", ""), sys.executable or "/bin/")
 """Where commands of the system lie, or of this environment, whose distributions count."""
 FIRST_ITEMS = 12
@@ -58,7 +55,7 @@ _is_installed = False
 
 
 def install() -> None:
-    """Adds the hook, once in a process. Should two threads add it at once, both note the same facts."""
+    """Adds the hook, once in a process."""
     global _is_installed
     if not _is_installed:
         sys.addaudithook(_hook)
@@ -106,7 +103,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         _note_listing(first)
     elif event == "exec":
         if isinstance(first, CodeType) and first.co_name == "<module>" and first.co_filename[:1] != "<":
-            context.note(Kind.MODULE, first.co_filename, first)
+            context.note(Kind.MODULE, first.co_filename)
     elif event == "import":
         if args[1]:  # of an extension module, its file
             context.note(Kind.MODULE, os.fsdecode(args[1]))
@@ -132,7 +129,6 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _note_database(name: str) -> None:
-    """Notes a database, and the log beside it: what was committed may lie there alone."""
     STATE.has_database = True
     if name.startswith("file:") and not os.path.exists(name):
         name = unquote(urlsplit(name).path)
@@ -141,10 +137,6 @@ def _note_database(name: str) -> None:
         context.note(Kind.READ, name + WAL)
     elif name not in ("", ":memory:"):
         context.note(Kind.WRITTEN, name)
-
-
-def _path_of(descriptor: int) -> str:
-    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def _has_open_folder() -> bool:
@@ -160,7 +152,7 @@ def _note_listing(folder: Any) -> None:
     caller = sys._getframe(3).f_code.co_filename  # behind `_note` and the hook
     if caller.startswith((_BY_IMPORT, OWN_FOLDER)):
         return
-    path = _path_of(folder) if isinstance(folder, int) else os.fsdecode(folder or ".")
+    path = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) else os.fsdecode(folder or ".")
     working = None if path[:1] == "/" else os.getcwd()
     if all((Kind.LISTED, path, working) in watch.facts for watch in context.present()):
         return
@@ -172,18 +164,17 @@ def _note_listing(folder: Any) -> None:
 
 
 def _note_start(event: str, args: tuple[Any, ...]) -> None:
-    """Notes the words of a command line that are files, or will be: scripts, arguments, parts of options."""
+    """Notes the words of a command line that are files, or will be."""
     folder = None
     if event == "os.system":
         texts = [os.fsdecode(args[0])]
     else:
-        path, given = (args[1], args[2]) if event == "os.spawn" else (args[0], args[1])
-        given = [given] if isinstance(given, str | bytes | os.PathLike) else given
-        texts = [os.fsdecode(text) for text in (path, *(given or ())) if text is not None]
+        given = [args[1]] if isinstance(args[1], str | bytes | os.PathLike) else args[1]
+        texts = [os.fsdecode(text) for text in (args[0], *given) if text is not None]
         folder = args[2] if event == "subprocess.Popen" else None
     for watch in context.present():
         watch.programs.append(os.path.basename(texts[0].split(maxsplit=1)[0]) if texts[0].strip() else "")
-    words = [word for text in texts for word in (text, *_SPACES.split(text)) if word]
+    words = [word for text in texts for word in (text, *_BETWEEN_WORDS.split(text)) if word]
     for word in dict.fromkeys(words):
         found = os.path.join(os.fsdecode(folder or ""), word)
         is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
@@ -195,10 +186,14 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
 
 
 class UnseenReads:
-    """Looks for bytes that a function read unseen; see NOTE [ Unseen reads ]."""
+    """Looks for bytes that a function read unseen, over its first items.
+
+    Attributes:
+        size_bytes: of one item; 0 if nothing is to be said.
+    """
 
     def __init__(self) -> None:
-        self._items_left, self._items, self._size = FIRST_ITEMS, 0, 0
+        self._items_left, self._items, self.size_bytes = FIRST_ITEMS, 0, 0
 
     def begin(self) -> int | None:
         """How many bytes were read before an item; None if it is not looked at."""
@@ -210,25 +205,18 @@ class UnseenReads:
         self._items_left -= 1
         now = _bytes_read()
         is_other = watch.programs or any(map(os.path.isdir, watch.items))
-        has_loaded = any(fact.kind == Kind.MODULE for fact in watch.facts.values())
-        if now is None or is_other or has_loaded:
+        if now is None or is_other or any(fact.kind == Kind.MODULE for fact in watch.facts.values()):
             return
         with contextlib.suppress(OSError):  # no more files can be opened
             own = (*watch.items, *(f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")))
             seen = watch.opened_bytes + sum(os.path.getsize(one) for one in own if os.path.isfile(one))
             unseen = (now - before - seen) // watch.calls
-            if unseen > SLACK_BYTES:
-                self._items += 1
-                self._size = unseen
-
-    @property
-    def size_bytes(self) -> int:
-        """Of one item; 0 if nothing is to be said."""
-        return self._size if self._items >= ENOUGH else 0
+            self._items += unseen > SLACK_BYTES
+            if unseen > SLACK_BYTES and self._items >= ENOUGH:
+                self.size_bytes = unseen
 
 
 def _bytes_read() -> int | None:
-    """How many bytes this thread has read so far; None where that is not told."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/io", "rb") as told:
         return int(told.read(512).split(maxsplit=2)[1])
     return None

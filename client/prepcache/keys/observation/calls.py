@@ -5,13 +5,12 @@
     cv2.imread(f"{root}/{i}.png")                           a C library opens it: heard on Python >= 3.12
 
 On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
-those of the job. On Python 3.11 it is `sys.setprofile`, in the watched thread and those that it starts, and
-only where code that counts, loaded or not, names what asks. A thread that it starts is profiled as long as it
-lives: it may belong to a pool that the function keeps.
+those of the job. On Python 3.11 `sys.setprofile` tells, where code that counts names what asks: in the
+watched thread, and in those that it starts as long as they live, since the function may keep them in a pool.
 
 Invariants:
-    1. Nothing is heard of while no function is watched and no fill runs: events, callbacks and the tool's id
-       are given back. A callback raises nothing; its own error marks the watches in progress as incomplete.
+    1. Nothing is heard of while no function is watched and no fill runs. A callback raises nothing; its own
+       error marks the watches in progress as incomplete.
     2. Ids that the interpreter keeps for debuggers, coverage and profilers are left to them. Where no other
        is free, or where a function asks and a profiler runs on Python 3.11, what it makes is not stored.
     3. Only what code of the job's asks counts. glob, pathlib and threads ask for who calls them; but
@@ -44,7 +43,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import read_source
-from prepcache.keys.code.names import texts_in
+from prepcache.keys.code.names import all_names, texts_in
 from prepcache.keys.code.project import space_of
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import OF_PYTHON, STATE, Kind, Watch, is_file_of_job
@@ -63,14 +62,17 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class JobCode:
-    """The code of the source files that a recipe counts, and of a function."""
+    """The code of the source files that a recipe counts, and of a function.
+
+    Attributes:
+        codes: what is loaded of it, by address: what it calls is looked at on Python >= 3.12.
+        asks: whether it may ask what is there, or import by text: on Python 3.11 it is profiled then.
+        attaches: whether it may attach databases in SQL.
+    """
 
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
-        """What is loaded of it, by address: what it calls is looked at on Python >= 3.12."""
-        self.asks = False
-        """Whether it may ask what is there, or import by text: on Python 3.11 it is profiled then."""
-        self.attaches = False
+        self.asks = self.attaches = False
         self._files = files
         self._looked = (0, 0)
 
@@ -82,8 +84,7 @@ class JobCode:
         try:
             for path in self._files if self._looked == (0, 0) else ():
                 if path.endswith(".py"):
-                    source = read_source(path, path)
-                    self._note_words(source.names, source.code)
+                    self._note_code(read_source(path, path).code)
         except UnkeyableError:  # one is gone, or is being written
             self.asks = self.attaches = True
         inner = getattr(function, "__func__", function)
@@ -100,10 +101,9 @@ class JobCode:
                 waiting += self._parts_of(value)
         self._looked = looked
 
-    def _note_words(self, names: Iterable[str], code: CodeType) -> None:
-        """Notes names and texts in code; `getattr` may be given these."""
-        texts = list(texts_in(code))
-        self.asks |= not _ASKING.isdisjoint((*names, *texts))
+    def _note_code(self, code: CodeType) -> None:
+        texts = list(texts_in(code))  # which `getattr` may be given
+        self.asks |= not _ASKING.isdisjoint((*all_names(code), *texts))
         self.attaches |= any(map(_ATTACH.search, texts))
 
     def _parts_of(self, value: Any) -> Iterable[Any]:
@@ -115,7 +115,7 @@ class JobCode:
                 return ()
             if object.__hash__(value) not in self.codes:
                 self.codes[object.__hash__(value)] = value
-                self._note_words(value.co_names, value)
+                self._note_code(value)
             return list(value.co_consts)
         if kind in _HOLD_CODE:
             return [*gc.get_referents(value), *getattr(value, "__dict__", {}).values()]
@@ -256,24 +256,24 @@ _profiling = 0
 class _Tool:
     """What is heard by `sys.monitoring`, for all watches and fills of this process.
 
-    Locking: all but `vain` and `is_deaf` is changed under `STATE.lock`.
+    Attributes:
+        vain: how often calls could open nothing, by address of code, and place in it.
+        is_deaf: whether places are not heard for the rest of an item; it stays so: a callback in another
+            thread may end after the next item has begun.
+
+    Locking: all but these is changed under `STATE.lock`.
     """
 
     def __init__(self) -> None:
         self.vain: dict[tuple[int, int], int] = {}
-        """How often calls could open nothing, by address of code, and place in it."""
         self.is_deaf = False
-        """Whether places are not heard for the rest of an item; it stays so: a callback in another thread may
-        end after the next item has begun."""
         self._users = 0
         self._id: int | None = None
         self._heard: dict[int, CodeType] = {}
         self._known: dict[JobCode, int] = {}
-        """How many code objects of each are heard."""
 
     @contextlib.contextmanager
     def on(self, code: JobCode | None = None, watch: Watch | None = None) -> Iterator[None]:
-        """Hears of the calls of the job's code, and of who asks."""
         with STATE.lock:
             self._users += 1
             if self._id is None:
@@ -362,32 +362,24 @@ _AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm
 
 
 def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
-    """Looks at a call that the job's code makes; the answer is for `sys.monitoring`."""
+    """Takes in a call that the job's code makes."""
     if not STATE.running:
         return None
     try:
         at = object.__hash__(code), place
         if issubclass(type(first), _TEXT) and may_open(function):
             _tool.vain[at] = _NEVER
-            if (path := _path(first)) is not None:
-                context.note(Kind.NAMED, path)
+            text = os.fsdecode(first)
+            if len(text) <= _PATH_LIMIT and not {os.sep, "."}.isdisjoint(text) and "\n" not in text:
+                context.note(Kind.NAMED, text)
             return None
-        count = _tool.vain[at] = _tool.vain.get(at, 0) + 1
-        if count <= VAIN_CALLS:
-            return None
-        _tool.is_deaf = True
-        return _MONITORING.DISABLE
+        _tool.vain[at] = _tool.vain.get(at, 0) + 1
+        if _tool.vain[at] > VAIN_CALLS:
+            _tool.is_deaf = True
+            return _MONITORING.DISABLE
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         context.fail(error)
-        return None
-
-
-def _path(first: Any) -> str | None:
-    """What may be a path, as text."""
-    if not isinstance(first, os.DirEntry) and len(first) > _PATH_LIMIT:
-        return None
-    text = os.fsdecode(first)
-    return text if (os.sep in text or "." in text) and "\n" not in text else None
+    return None
 
 
 def may_open(function: Any) -> bool:

@@ -6,11 +6,9 @@ Invariants:
     3. The path from an event to a fact calls as little as it can: a function may run near the recursion
        limit.
 
-NOTE [ Which threads work for a watch ]
-    A context variable carries watches to whatever runs in a copy of its context, as tasks of asyncio do. A
-    thread that was started while a function was watched works for all watches in progress, as long as it
-    lives: it may belong to a pool that the function keeps. Work that a queue hands to an older thread is not
-    seen.
+A context variable carries watches to whatever runs in a copy of its context, as tasks of asyncio do. A thread
+that was started while a function was watched works for all watches in progress, as long as it lives: it may
+belong to a pool that the function keeps. Work that a queue hands to an older thread is not seen.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ from typing import Any, NamedTuple
 
 
 class Kind:
-    """Kinds of facts."""
+    """Kinds of facts.
 
-    READ, WRITTEN = "read", "written"
-    KEPT = "kept"
-    """Opened to be written, keeping what was there; a folder that was to be made."""
-    LISTED, ASKED = "listed", "asked"
-    NAMED = "named"
-    """To a C library, on the command line of a process, or in the code: any of them may open it."""
-    RENAMED = "renamed"
+    Attributes:
+        KEPT: opened to be written, keeping what was there; a folder that was to be made.
+        NAMED: to a C library, on the command line of a process, or in the code: any of them may open it.
+    """
+
+    READ, WRITTEN, KEPT, RENAMED = "read", "written", "kept", "renamed"
+    LISTED, ASKED, NAMED = "listed", "asked", "named"
     MODULE, MODULE_NAME = "module", "module name"
 
 
@@ -51,17 +49,20 @@ def is_file_of_job(name: str) -> bool:
 
 
 class Fact(NamedTuple):
-    """What was seen."""
+    """What was seen.
+
+    Args:
+        path: as it was used; of a module that was only named, its name.
+        folder: the working directory then, if the path is a relative one.
+        info: what was there then.
+        other: of what was renamed, the former path; of a folder that was listed, the names in it.
+    """
 
     kind: str
     path: str
-    """As it was used; of a module that was only named, its name."""
     folder: str | None
-    """The working directory then, if the path is a relative one."""
     info: os.stat_result | None
-    """What was there then."""
     other: Any = None
-    """Of what was renamed, the former path; of a folder that was listed, the names in it."""
 
     @property
     def full(self) -> str:
@@ -94,7 +95,7 @@ class Watch:
         failure: why something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         calls: how many items the function was called with.
-        older: the threads that ran when it began. They work for others, but for those in `_State.young`.
+        older: the threads that ran when it began, which work for others.
     """
 
     items: tuple[str, ...] = ()
@@ -105,7 +106,7 @@ class Watch:
     calls: int = 1
     older: Sequence[threading.Thread] = ()
     is_on: bool = True
-    _links: tuple[str, ...] | None = None
+    _links: set[str] | None = None
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -127,26 +128,26 @@ class Watch:
 
     def owns(self, path: str) -> bool:
         """Whether a path names the item, or what is in it."""
-        if not self.items:
-            return False
         if self._links is None:
-            self._links = tuple({*self.items, *map(os.path.realpath, self.items)})
+            self._links = {*self.items, *map(os.path.realpath, self.items)}
         return any(path == item or path.startswith(item + os.sep) for item in self._links)
 
 
 class _State:
-    """What the hook looks at. `running` is replaced, never changed, under `lock`."""
+    """What the hook looks at.
+
+    Attributes:
+        running: the watches in progress, in all threads; replaced, never changed, under `lock`.
+        young: threads that were started while a function was watched.
+        has_database: whether a function that was watched has opened one: it may keep the connection.
+    """
 
     def __init__(self) -> None:
-        self.carried: contextvars.ContextVar[tuple[Watch, ...]] = contextvars.ContextVar(
-            "prepcache watches", default=()
-        )
-        self.running: tuple[Watch, ...] = ()
-        """Those in progress, in all threads."""
+        none: tuple[Watch, ...] = ()
+        self.carried = contextvars.ContextVar("prepcache watches", default=none)
+        self.running = none
         self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        """Threads that were started while a function was watched."""
         self.has_database = False
-        """Whether a function that was watched has opened one: it may keep the connection."""
         self.lock = threading.Lock()
 
 

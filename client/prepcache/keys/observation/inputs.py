@@ -1,7 +1,6 @@
 """Observed inputs, as rows that are checked at a look-up: how they are named, and where they lie.
 
     {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
-    {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
     {"kind": "folder", "name": "project:data", "digest": "<64 hex>"}         the names in it, if it was listed
     {"kind": "folder", "name": "project:data/", "digest": "a folder"}        that it is there, if asked for
     {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
@@ -62,7 +61,7 @@ class Input(NamedTuple):
         name: what leads other jobs to it; "" until it is told.
         stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
         is_read: it was not only named or asked for.
-        folders: the working directories in which it was used by a relative name; None for an absolute one.
+        folder: the working directory in which it was used by a relative name; None for an absolute one.
     """
 
     kind: str
@@ -71,7 +70,7 @@ class Input(NamedTuple):
     path: str | None = None
     stamp: Stamp | None = None
     is_read: bool = True
-    folders: frozenset[str | None] = frozenset()
+    folder: str | None = None
 
     @property
     def row(self) -> dict[str, str]:
@@ -162,7 +161,7 @@ def still_true(
                 return name, "changed"
             continue
         path = roots.path(name)
-        if path is None or kind not in ("file", "module", "folder"):
+        if path is None or kind not in ("file", "folder"):
             return name, "changed"
         is_listed = kind == "folder" and digest != FOLDER
         context.depend_on((path,), is_listed=is_listed)

@@ -26,6 +26,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
@@ -59,8 +60,14 @@ _TOP_LEVEL = "top level"
 class Observer:
     """Records what a function reads, over any number of items and threads. What its recipe counts is none.
 
-    Locking: none. Entries are appended and items of dicts and sets are set, which is atomic. The log is told
-    up to an entry after that was added.
+    Attributes:
+        _last: the last entry of the log by path; that of a listing by the folder's path with a separator.
+        _modules: files of modules that were met, with all that they import.
+        _top_levels: modules of distributions that were met.
+        _told: how much of the log is among `_inputs`, and how many modules were met by then.
+        _inputs: what this process and others saw, by name.
+
+    Locking: none. Entries are appended and items of dicts and sets are set, which is atomic.
     """
 
     def __init__(
@@ -85,17 +92,13 @@ class Observer:
         self._roots = roots or Roots.of(recipe, root)
         self._stat_cache, self._trust = stat_cache, trust
         self._last: dict[str, Input] = {}
-        """The last entry of the log by path; that of a listing by the folder's path with a separator."""
         self._outputs: set[str] = set()
         self._modules: set[str] = set()
-        """Files of modules that were met, with all that they import."""
         self._top_levels: set[str] = set()
         self._places = Places(lately().installed)
         self._ignored = ("/proc/", "/sys/", os.path.join(cache_folder(os.environ), ""))
         self._told = (0, 0)
-        """How much of the log is among `_inputs`, and how many modules were met by then."""
         self._inputs: dict[str, Input] = {}
-        """What this process and others saw, by name."""
         self._all_outputs: set[str | None] = set()
         self._code = calls.JobCode(recipe.reached)
         self._programs: dict[str, None] = {}
@@ -108,7 +111,7 @@ class Observer:
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[Notice, ...]:
-        """What the user should be told, and was not found out before in this process."""
+        """What the user should be told, and was not told before."""
         found = []
         if self._programs and "started" not in self._said:
             found.append(Notice("started", _STARTED.format(programs=", ".join(list(self._programs)[:3]))))
@@ -125,8 +128,7 @@ class Observer:
     def watching(
         self, item_paths: Iterable[str | os.PathLike[str]] = (), function: Any = None
     ) -> Iterator[Watch]:
-        """Watches this thread, and what works for it, while the function works on one item. Afterwards the
-        watch's `failure` says whether it may have missed anything."""
+        """Watches the function at work on one item, in this thread and those that work for it."""
         watch = Watch(tuple(map(os.path.abspath, item_paths)))
         audit.install()
         try:
@@ -214,7 +216,7 @@ class Observer:
         if seen.kind == OUTPUT:
             return [path]
         is_literal = any(path.startswith(literal) for literal in self._recipe.literal_paths)
-        names = [name for one in seen.folders for name in self._roots.names(path, one, is_literal)]
+        names = self._roots.names(path, seen.folder, is_literal)
         is_asked = seen.stamp == FOLDER_STAMP  # by another name than its list
         return [os.path.join(name, "") for name in names] if is_asked else names
 
@@ -242,28 +244,19 @@ class Observer:
                     before.clear()  # what counts is what was moved there
             elif fact.kind != Kind.LISTED:
                 used.setdefault(fact.full, []).append(fact)
-        now = {path: stamp_at(info_of(path)) for path in used}
-        new = {p: own for p, own in used.items() if own and not self._is_known(p, own, now[p])}
-        for path, own in new.items():
-            if _is_made(own, now[path]):
-                self._take_back(path, own)
+        now = {path: stamp_at(info_of(path)) for path, own in used.items() if own}
+        for path in now:
+            if _is_made(used[path], now[path]):
+                self._take_back(path, used[path])
                 self._outputs.add(path)
-        for path, own in new.items():
-            if not (self._is_output(path) or watch.owns(path)) and self._is_input(path, own[0].info):
-                self._settle(path, own, now[path])
+        for path in now:
+            if not watch.owns(path) and self._is_input(path, used[path][0].info):
+                self._settle(path, used[path], now[path])
         for fact in facts:
             if fact.kind == Kind.LISTED and not watch.owns(fact.full):
                 self._take_listing(fact.full, fact)
         if modules := frozenset(filter(is_file_of_job, loaded)):
-            read = [self._last[path] for path in used if path in self._last]
-            _log.extend(Entry(self, one, modules) for one in read if one.kind != "module")
-
-    def _is_known(self, path: str, facts: list[Fact], now: Stamp | None) -> bool:
-        """Whether a file was only read, and is and was then as the last entry of it says."""
-        last, (fact, *more) = self._last.get(path), facts
-        if last is None or not last.is_read or more or fact.kind != Kind.READ:
-            return False
-        return fact.folder in last.folders and last.stamp == stamp_at(fact.info) == now
+            _log.extend(Entry(self, self._last[path], modules) for path in used if path in self._last)
 
     def _settle(self, path: str, facts: list[Fact], now: Stamp | None) -> None:
         """Notes a path that an item used, and that its function did not make."""
@@ -274,18 +267,15 @@ class Observer:
         if kinds == {Kind.NAMED} and now in (None, FOLDER_STAMP):
             return
         first, last = stamp_at(facts[0].info), self._last.get(path)
-        is_read, folders = Kind.READ in kinds, frozenset(fact.folder for fact in facts)
-        if last is not None:
-            is_read, folders = is_read or last.is_read, folders | last.folders
         if last is not None and (last.digest == CHANGED or last.stamp == first == now):
             digest = last.digest
         else:
             digest, stamp = inputs.digest_now(path, self._stat_cache, self._trust)
             if stamp != first or not runs_as_written(path) or (last is not None and last.digest != digest):
                 digest = CHANGED
-        kind = "module" if path.endswith(_MODULE_SUFFIXES) else "file"
-        kind = "folder" if first == FOLDER_STAMP else kind
-        self._note(path, Input(kind, digest, "", path, first, is_read, folders))
+        kind = "folder" if first == FOLDER_STAMP else "file"
+        for folder in dict.fromkeys(fact.folder for fact in facts):
+            self._note(path, Input(kind, digest, "", path, first, Kind.READ in kinds, folder))
 
     def _note(self, place: str, seen: Input) -> None:
         """Adds an entry to the log, unless it says what the last one of that place said."""
@@ -301,12 +291,7 @@ class Observer:
     def _is_output(self, path: str) -> bool:
         """Whether the function made a file, or a folder that it lies in."""
         path = path.removesuffix(WAL)
-        while self._outputs and path not in self._outputs:
-            above = os.path.dirname(path)
-            if above == path:
-                return False
-            path = above
-        return bool(self._outputs)
+        return bool(self._outputs) and not self._outputs.isdisjoint((path, *map(str, Path(path).parents)))
 
     def _take_module(self, path: str, *, is_asked: bool = False) -> None:
         """A module that was loaded, or asked for by its name: it counts with all that it imports."""
@@ -323,19 +308,16 @@ class Observer:
                 continue
             # What the recipe imports counts as it is loaded, unless another name leads to more of it.
             if (is_asked or one not in self._recipe.reached) and _may_be_older(one, info):
-                self._note(one, Input("module", CHANGED, path=one, folders=frozenset({None})))
+                self._note(one, Input("file", CHANGED, path=one))
             elif self._is_input(one, info):
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
         self._count_distributions(top_levels)
 
     def _take_listing(self, full: str, fact: Fact) -> None:
-        if self._is_output(full) or not self._is_input(os.path.join(full, "x"), None):
+        if not self._is_input(os.path.join(full, "x"), None):
             return
-        place = os.path.join(full, "")
-        last, folders = self._last.get(place), frozenset({fact.folder})
         digest = inputs.ABSENT if fact.other is None else inputs.digest_of_names(fact.other)
-        folders |= frozenset() if last is None else last.folders
-        self._note(place, Input("folder", digest, path=full, folders=folders))
+        self._note(os.path.join(full, ""), Input("folder", digest, path=full, folder=fact.folder))
 
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether what was used by its name counts. A library's file counts by its distribution."""
@@ -347,7 +329,8 @@ class Observer:
         known, is_whole = self._recipe.reached, path not in self._recipe.partly
         is_edited = info is not None and known.get(path) not in (None, stamp_of(info))
         is_counted = path in known and is_whole and not is_edited
-        if is_counted or path.startswith(self._ignored) or _CACHE_FOLDER in path:
+        is_ignored = path.startswith(self._ignored) or _CACHE_FOLDER in path
+        if is_counted or is_ignored or self._is_output(path):
             return False
         place = self._places.of(path)
         if place is Place.SITE and path.endswith(_MODULE_SUFFIXES):
@@ -375,7 +358,7 @@ def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
 
 
 def _is_moved_output(facts: list[Fact]) -> bool:
-    """Whether what is renamed was made, by what is known of it by then: later it is another file."""
+    """Whether what is renamed was made, by what is known of it by then."""
     return bool(facts) and (facts[0].info is None or _is_made(facts, None))
 
 
