@@ -148,8 +148,6 @@ def test_an_entry_shows_its_recipe_and_config(capsys):
     config = {"config": {"size": {"digest": "", "text": "x" * 100}}}
     cli_tables.entry(ENTRY, inspection.Recipe(ENTRY.recipe, ENTRY.name, 1, 0.0, 1, 1, config))
     assert re.search(rf"^config.size.text +{'x' * 100}$", capsys.readouterr().out, re.M)
-    cli_tables.entries([ENTRY], more=False)
-    assert f"  {ENTRY.recipe[:12]}  " in capsys.readouterr().out
 
 
 def test_a_listing_of_others_entries_says_whose_each_is(capsys, monkeypatch):

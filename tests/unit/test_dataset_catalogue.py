@@ -199,7 +199,7 @@ def test_an_unmappable_artifact_hides_lower_editions(files):
     assert found.missing.tolist() == [0, 1]
     assert sample(found, 2) == "new"
     assert found.index.refs == [beside]
-    assert found.edition == 1
+    assert found.index.edition == 1
 
 
 def test_a_refresh_begins_above_the_first_answer(files):
@@ -207,7 +207,7 @@ def test_a_refresh_begins_above_the_first_answer(files):
     found.index.edition, found.index._is_refreshing = 1, True
     old, older = files.put(4, i0=["old"]), files.put(i1=["older"])
     found.index.take_in([older, old])
-    assert (found.missing.tolist(), found.edition) == ([0, 1], 5)
+    assert (found.missing.tolist(), found.index.edition) == ([0, 1], 5)
     found.index.take_in([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
     assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
     assert pickle.loads(pickle.dumps(found.index)).edition == 5, "nor in another process"

@@ -92,13 +92,10 @@ def test_a_daemon_that_forgets_for_ever_is_given_up(bench):
 
 def test_names_and_parts_are_sent_as_a_daemon_takes_them(bench, monkeypatch):
     monkeypatch.setattr(wire, "MAX_PARTS_BYTES", 1000)
-    recipe = SomeRecipe(
-        name="a\nb\udcff" + "x" * 500, parts={"format": 1, "code": "c" * 2000, "config": "d" * 500}
-    )
-    bench.session.resolve(recipe, register=True)
-    sent = bench.sent("POST", "/v1/resolve")[0].json
-    assert sent["name"] == "a?b?" + "x" * 249 + "..."
-    assert sent["register"] == {"format": 1, "config": "d" * 500}
+    for parts, sent_parts in (({"config": "d" * 2000}, {}), ({"config": "d" * 500}, {"config": "d" * 500})):
+        bench.session.resolve(SomeRecipe(name="a\nb\udcff" + "x" * 500, parts=parts), register=True)
+        sent = bench.sent("POST", "/v1/resolve")[-1].json
+        assert sent["name"] == "a?b?" + "x" * 249 + "..." and sent["register"] == sent_parts
 
 
 @pytest.mark.parametrize(

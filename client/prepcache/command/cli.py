@@ -33,12 +33,9 @@ from prepcache.protocol.units import parse_size, parse_span, size_text
 from prepcache.protocol.wire import Message
 
 T = TypeVar("T")
-MOST_KEYS = 100
-"""That are counted of those that begin alike."""
-INTERRUPTED = 130
-"""128 + SIGINT, as a shell says it."""
-INTERNAL = 70
-"""EX_SOFTWARE (sysexits.h)."""
+MOST_KEYS = 100  # that are counted of those that begin alike
+INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+INTERNAL = 70  # EX_SOFTWARE (sysexits.h)
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -29,8 +29,7 @@ from prepcache.protocol.status_text import doing, helping, kept_back, page, room
 from prepcache.protocol.units import age_text, count_text, printable, size_text, span_text, user_name
 from prepcache.protocol.wire import Message
 
-INPUTS_SHOWN = 20
-"""Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
+INPUTS_SHOWN = 20  # of the inputs of each kind that an entry observed; there may be a hundred thousand
 KEY_DIGITS = 12
 """Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
 MOST_WIDTH = 10_000
@@ -56,17 +55,15 @@ def emit(value: Any, as_json: bool, show: Callable[[], None]) -> None:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Rows below their headings, without the columns in which no row has anything.
 
-    Where a terminal is too narrow, names are cut and sentences go on in the next line. Numbers are whole.
-    """
+    Where a terminal is too narrow, names are cut and sentences go on in the next line. Numbers are whole."""
     shown = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     cells = {name: column for name, *column in zip(columns, *rows, strict=True)}
-    width = console().width
-    used = {name: cells[name] for name in columns if any(cells[name]) and width >= _FROM_WIDTH.get(name, 0)}
+    used = {name: cells[name] for name in columns if any(cells[name])}
     for name in used:
         shown.add_column(
             name,
             justify="right" if name in _NUMBERS else "left",
-            no_wrap=name in (*_NUMBERS, "KEY", "RECIPE"),
+            no_wrap=name in (*_NUMBERS, "KEY"),
             overflow="fold" if name in _SENTENCES else "ellipsis",
         )
     for row in zip(*used.values(), strict=True):
@@ -85,8 +82,6 @@ def show(*lines: RenderableType) -> None:
 
 _NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "IDLE", "PID", "SINCE", "READS")
 _SENTENCES = ("WHAT", "DOING", "KEPT")
-_FROM_WIDTH = {"RECIPE": 100} | dict.fromkeys(("OWNER", "KEPT", "HOST", "READS"), 70)
-"""Columns that are shown only where a line of the terminal has so many characters."""
 NAMES_SHOWN = 5
 
 
@@ -106,7 +101,6 @@ def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
         [
             one.key[:KEY_DIGITS],
             one.name,
-            one.recipe[:KEY_DIGITS],
             user_name(one.owner) if is_owner_told else "",
             *_sums(one, now),
             _kept(one),
@@ -114,7 +108,7 @@ def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
         for one in found
     ]
     if rows:
-        show(table(["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "IDLE", "KEPT"], rows))
+        show(table(["KEY", "NAME", "OWNER", "ITEMS", "SIZE", "COST", "IDLE", "KEPT"], rows))
         show(*_and_more(count - len(found)))
 
 

@@ -121,15 +121,11 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
 
     file, _, name = target.rpartition(":")
     path = Path(file).resolve()
-    if not file or not name.isidentifier():
-        raise ConfigError(f"{target}: write FILE:DATASET, as in train.py:make_dataset")
-    if not path.is_file():
-        raise ConfigError(f"{file}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{target}: write FILE:DATASET of a Python file, as in train.py:make_dataset")
     if path.stem in sys.modules:
         raise ConfigError(f"{file}: a module named {path.stem} is already loaded: rename the file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{file}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
@@ -137,9 +133,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     try:
         with opened_as(mode):
             spec.loader.exec_module(module)
-            if not hasattr(module, name):
-                raise ConfigError(f"{file} defines no {name}")
-            found = getattr(module, name)
+            found: Any = getattr(module, name, None)
             with contextlib.suppress(TypeError, ValueError):  # it takes arguments, or is no function
                 inspect.signature(found).bind()
                 is_function = True

@@ -58,8 +58,7 @@ class Heartbeat:
         self.found = (0, 0.0)
         self.held: set[str] = set()
 
-    after_fork = _begin
-    """In a child: no thread, nothing held, nothing to tell."""
+    after_fork = _begin  # in a child: no thread, nothing held, nothing to tell
 
     def start(self, every_s: float) -> None:
         """Starts the thread, if it does not run. Raises RuntimeError where there are too many."""

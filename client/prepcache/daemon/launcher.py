@@ -30,13 +30,11 @@ from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, SYSTEM_SOCKET, own_
 from prepcache.protocol.units import shortened
 from prepcache.settings import Address, Settings
 
-IDLE_EXIT_S = 600
-"""The daemon on demand stops when nobody did more than look for so long."""
+IDLE_EXIT_S = 600  # the daemon on demand stops when nobody did more than look for so long
 NEVER = -math.inf
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
 LOG_NAME = "prepcached.log"
 LOCK_NAME = "start.lock"
-MAX_LOG_BYTES = 1 << 20
 SHORTER = "set PREPCACHED_ROOT to a folder with a shorter one"
 
 
@@ -209,9 +207,6 @@ class Launcher(Endpoint):
             environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
         places = ("--uds", str(self.socket), "--root", str(self.root))
         serve = ("serve", *places, "--idle-exit", str(IDLE_EXIT_S))
-        with contextlib.suppress(FileNotFoundError):
-            if self.log.stat().st_size > MAX_LOG_BYTES:
-                self.log.replace(self.log.with_suffix(".log.1"))
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         done = subprocess.run(
             ["/bin/sh", "-c", _SHELL, "sh", str(self.log), *self._command, *serve],

@@ -28,18 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from prepcache import forks
-from prepcache.daemon import waits
+from prepcache.daemon import transfer, waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.heartbeat import Heartbeat
-from prepcache.daemon.transfer import (
-    SharedFolder,
-    downloaded,
-    left_s,
-    pieces,
-    silence_s,
-    stage,
-    sweep,
-)
 from prepcache.daemon.wait_budget import OwnTime, WaitBudget, own_time
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
@@ -78,7 +69,7 @@ class Session:
         self.budget = client.budget
         self.heartbeat = Heartbeat(self)
         self._listeners: forks.Living[Any] = forks.Living()
-        self._shared: SharedFolder | None = None
+        self._shared: transfer.SharedFolder | None = None
         self._downloads = cache_folder(os.environ) / "downloads-v1"
         self._begin()
         forks.note(self)
@@ -158,15 +149,12 @@ class Session:
         return answer
 
     def staging(self) -> Path | None:
-        """The folder of which the daemon takes files of this process; None where they are uploaded."""
+        """The folder of which the daemon takes files of this process; None where they are uploaded. Over TCP
+        the daemon cannot tell whose a file is."""
         self.open()
-        shared = self._shared
-        if shared is not None and self.client.endpoint.address.socket is None:
-            # Over TCP the daemon cannot tell whose a file is, and takes its own user's alone.
-            with contextlib.suppress(OSError):
-                if shared.staging.stat().st_uid != os.geteuid():
-                    return None
-        return None if shared is None else shared.staging
+        if self._shared is None or self.client.endpoint.address.socket is None:
+            return None
+        return self._shared.staging
 
     def commit(
         self, leases: Sequence[wire.Lease], fd: int, *, limit_s: float | None = None
@@ -192,7 +180,7 @@ class Session:
         until = math.inf if limit_s is None else time.monotonic() + limit_s
         file = wire.StagedFile(f"{header.partition('.')[0]}.{secrets.token_hex(8)}", size_bytes)
         folder, staged = self.staging(), None
-        if folder is not None and stage(fd, folder / file.name):
+        if folder is not None and transfer.stage(fd, folder / file.name):
             staged = folder / file.name
         else:
             file = self._uploaded(f"{path}/data", fd, size_bytes, header, until)
@@ -204,7 +192,7 @@ class Session:
         def attempt(limit_s: float) -> Any:
             return self.client.transport.call(
                 "POST", f"{path}/commit", wire.CommitRequest(tokens, file), gives=wire.Committed,
-                limit_s=min(limit_s, left_s(until)), session=header,
+                limit_s=min(limit_s, transfer.left_s(until)), session=header,
             )  # fmt: skip
 
         try:
@@ -218,8 +206,8 @@ class Session:
     def _uploaded(self, path: str, fd: int, size_bytes: int, header: str, until: float) -> wire.StagedFile:
         def attempt(limit_s: float) -> Any:
             return self.client.transport.upload(
-                path, pieces(fd), size_bytes, gives=wire.StagedFile,
-                limit_s=min(silence_s(limit_s), left_s(until)), until=until, session=header,
+                path, transfer.pieces(fd), size_bytes, gives=wire.StagedFile, until=until, session=header,
+                limit_s=min(transfer.silence_s(limit_s), transfer.left_s(until)),
             )  # fmt: skip
 
         uploaded: wire.StagedFile = self.run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
@@ -235,12 +223,12 @@ class Session:
             def attempt(limit_s: float) -> None:
                 self.client.transport.download(
                     f"/v1/entries/{ref.key}/data", fd, etag=f'"{ref.digest}"', max_bytes=ref.size_bytes,
-                    limit_s=silence_s(limit_s),
+                    limit_s=transfer.silence_s(limit_s),
                 )  # fmt: skip
 
             self.run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
 
-        return downloaded(self._downloads, ref.digest, ref.size_bytes, fetch)
+        return transfer.downloaded(self._downloads, ref.digest, ref.size_bytes, fetch)
 
     @property
     def is_by_path(self) -> bool:
@@ -297,7 +285,7 @@ class Session:
 
     def close(self) -> None:
         self.call_listeners("on_close")
-        sweep(self._downloads)
+        transfer.sweep(self._downloads)
         self.heartbeat.stop()
         header, self._answer = self.header, None
         if header is not None and not self.is_gone:
@@ -348,7 +336,7 @@ class Session:
                 told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
                 raise self._give_up(f"the daemon's answer is invalid: {told}")
             override = self.client.settings.folder
-            self._shared = SharedFolder.find(override, answer.root, answer.staging, answer.instance)
+            self._shared = transfer.SharedFolder.find(override, answer.root, answer.staging, answer.instance)
             self.heartbeat.start(answer.beat_s)
         except (RequestError, StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
@@ -474,9 +462,5 @@ def script_run() -> str:
 
 
 def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The readable parts, less the largest members where all of them are more than a daemon takes."""
-    sizes = {name: len(json.dumps(value, default=str)) for name, value in parts.items()}
-    kept = dict(parts)
-    while sum(sizes[name] for name in kept) > wire.MAX_PARTS_BYTES:
-        del kept[max(kept, key=lambda name: sizes[name])]
-    return kept
+    """The readable parts; none where they are more than a daemon takes."""
+    return dict(parts) if len(json.dumps(parts, default=str)) <= wire.MAX_PARTS_BYTES else {}

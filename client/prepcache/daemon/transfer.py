@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ from prepcache import artifact
 from prepcache.daemon import waits
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
-from prepcache.protocol.places import read_plain
 
 UPLOAD_BYTES = 1 << 20
 MAX_INSTANCE_BYTES = 256
@@ -61,14 +61,21 @@ class SharedFolder(NamedTuple):
             return None
         for candidate in (override, Path(root)):
             with contextlib.suppress(OSError):
-                if candidate is not None:
-                    _, found = read_plain(candidate / "instance", MAX_INSTANCE_BYTES)
-                    if found.decode("ascii", "replace").strip() == instance:
-                        return cls(candidate, candidate / relative)
+                if candidate is not None and _read_plain(candidate / "instance") == instance:
+                    return cls(candidate, candidate / relative)
         return None
 
     def path_of(self, digest: Digest) -> Path:
         return self.root / "v1" / "objects" / digest[:2] / digest
+
+
+def _read_plain(path: Path) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        is_plain = stat.S_ISREG(os.fstat(fd).st_mode)
+        return os.read(fd, MAX_INSTANCE_BYTES).decode("ascii", "replace").strip() if is_plain else ""
+    finally:
+        os.close(fd)
 
 
 def nameless(folder: str | os.PathLike[str]) -> int:

@@ -57,10 +57,8 @@ class WaitBudget:
         self._spent_s = 0.0
         self._allowed_s = budget_s * waits.FIRST_SHARE
         self._outage: str | None = None
-        self.warned = ""
-        """The message of the one warning of an outage; empty before it."""
-        self.has_met = False
-        """Whether the daemon has ever answered this process."""
+        self.warned = ""  # the message of the one warning of an outage; empty before it
+        self.has_met = False  # whether the daemon has ever answered this process
 
     @property
     def remaining_s(self) -> float:

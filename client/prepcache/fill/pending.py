@@ -48,7 +48,7 @@ class Task:
     originals: Originals
 
     def writer(self) -> artifact.Writer:
-        return artifact.Writer(self.by.recipe.digest, self.catalogue.edition)
+        return artifact.Writer(self.by.recipe.digest, self.catalogue.index.edition)
 
     @property
     def producer(self) -> dict[str, Any]:

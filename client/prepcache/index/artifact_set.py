@@ -31,11 +31,9 @@ from prepcache.settings import Mode
 
 log = logging.getLogger("prepcache")
 
-TOUCH_S = 60.0
-"""How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
+TOUCH_S = 60.0  # how often the daemon is told that the artifacts are in use; holds weaken after 30 minutes
 
-_SETS: forks.Living[ArtifactSet] = forks.Living()
-"""Those of this process."""
+_SETS: forks.Living[ArtifactSet] = forks.Living()  # those of this process
 
 
 class ArtifactSet(RecipeIndex):

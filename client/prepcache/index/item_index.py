@@ -157,10 +157,6 @@ class Catalogue:
         return all(slot.ref or number < self._inherited for number, slot in list(self.slots.items()))
 
     @property
-    def edition(self) -> int:
-        return self.index.edition
-
-    @property
     def missing(self) -> Array:
         return np.flatnonzero(self.places.artifact == MISSING)
 

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("prepcache")
 
-Observed = Mapping[str, Sequence[Row]]
-"""Chunks of observed inputs by name."""
+Observed = Mapping[str, Sequence[Row]]  # chunks of observed inputs by name
 Verdicts = dict[str, tuple[str, str] | None]
 """Of each chunk that was looked at, the first input that is not what it was, and what became of it."""
 
@@ -49,10 +48,6 @@ class Slot:
     artifact: Any
     ref: ArtifactRef | None
     local: LocalFile | None = None
-
-    @property
-    def edition(self) -> int:
-        return int(self.artifact.edition)
 
     def address(self) -> Any:
         if self.local is not None:
@@ -201,11 +196,11 @@ class RecipeIndex:
         words = np.ascontiguousarray(digests).view("<u8")
         with self.lock:
             prefix, number, row = self._all_sorted()
-            slots = {n: slot for n, slot in self.slots.items() if slot.edition >= self.edition}
+            slots = {n: slot for n, slot in self.slots.items() if slot.artifact.edition >= self.edition}
         query, at = matches(prefix, words[:, 0])
         number, row = number[at], row[at]
         hits = []
-        for one in sorted(set(number.tolist()) & set(slots), key=lambda one: -slots[one].edition):
+        for one in sorted(set(number.tolist()) & set(slots), key=lambda one: -slots[one].artifact.edition):
             at = np.flatnonzero(number == one)
             table = slots[one].artifact.item_digests.view("<u8")
             at = at[(table[row[at]] == words[query[at]]).all(axis=1)]

@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prepcache.protocol.inspection import Difference, Explanation
@@ -17,11 +17,9 @@ from prepcache.protocol.units import shortened
 
 LINE_CHARS = 100
 """Characters of differences that the line at open shows, after the first one, before it counts the rest."""
-SHOWN_CHARS = 1000
-"""Characters of a name or value in a difference; its line has fewer."""
+SHOWN_CHARS = 1000  # characters of a name or value in a difference; its line has fewer
 
-SECRET = "secret"
-"""What parts show in the place of a value whose name looks secret."""
+SECRET = "secret"  # what parts show in the place of a value whose name looks secret
 
 
 def _difference(section: str, name: str, old: str | None, new: str | None) -> Difference:
@@ -65,16 +63,17 @@ def mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-SECTIONS = (
-    ("config", ("config",)),
-    ("file", ("code", "files")),
-    ("definition", ("code", "definitions")),
-    ("value", ("code", "values")),
-    ("attribute", ("code", "attributes")),
-    ("variable", ("code", "variables")),
-    ("distribution", ("environment", "distributions")),
-    ("setting", ("environment", "formats")),
-)
+_ABSENT = (None, None)
+SECTIONS = {
+    "config": ("config",),
+    "file": ("code", "files"),
+    "definition": ("code", "definitions"),
+    "value": ("code", "values"),
+    "attribute": ("code", "attributes"),
+    "variable": ("code", "variables"),
+    "distribution": ("environment", "distributions"),
+    "setting": ("environment", "formats"),
+}
 """Where the parts hold inputs by name, those that say most first."""
 LISTED = (
     ("code", "mode"),
@@ -93,17 +92,14 @@ _MODE = ("setting", "mode")
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Every input in which two recipes' parts differ, `code=` and the config first, without objects beside
     attributes of theirs."""
+    both = old.keys() & new.keys()
+    before, after = (_inputs({name: parts[name] for name in both}) for parts in (old, new))
     found = list[Difference]()
-    for section, path in SECTIONS:
-        if path[0] in old and path[0] in new:
-            different = _section(mapping(old, *path), mapping(new, *path))
-            found += [_difference(section, name, was, now) for name, was, now in different]
-    for path in LISTED:
-        if path[0] in old and path[0] in new:
-            before, after = (mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
-            if before != after:
-                found.append(_difference("setting", path[-1].replace("_", " "), str(before), str(after)))
-    found.sort(key=lambda d: (d.section, d.name) != _MODE)
+    for section, name in before | after:
+        (was, was_shown), (now, now_shown) = (one.get((section, name), _ABSENT) for one in (before, after))
+        if was != now:
+            found.append(_difference(section, name, was_shown, now_shown))
+    found.sort(key=lambda d: ((d.section, d.name) != _MODE, list(SECTIONS).index(d.section), d.name))
     parts_of = (d for d in found if d.section in ("config", "attribute") and None not in (d.old, d.new))
     if found and (found[0].section, found[0].name) == _MODE:  # files count whole in one of the two
         found = [d for d in found if d.section != "file"]
@@ -122,18 +118,23 @@ def hint(found: Iterable[Difference]) -> str:
     return 'with code="function" only the definitions that the function uses count'
 
 
-def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
-    for name in sorted({*old, *new}):
-        (old_digest, old_text), (new_digest, new_text) = _leaf(old.get(name)), _leaf(new.get(name))
-        if old_digest != new_digest:
-            yield name, old_text, new_text
-
-
-def _leaf(value: Any) -> tuple[str | None, str | None]:
-    """(what decides, what is shown) of one input of a section."""
+def _leaf(value: Any) -> tuple[str, str]:
     if isinstance(value, Mapping):
         return str(value.get("digest")), str(value.get("text"))
-    return (None, None) if value is None else (str(value), str(value))
+    return str(value), str(value)
+
+
+def _inputs(parts: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, str]]:
+    """What decides, and what is shown, of each input by its section and name."""
+    found = {
+        (section, name): _leaf(one)
+        for section, path in SECTIONS.items()
+        for name, one in mapping(parts, *path).items()
+    }
+    for *path, name in (one for one in LISTED if one[0] in parts):
+        value = str(mapping(parts, *path).get(name))
+        found["setting", name.replace("_", " ")] = value, value
+    return found
 
 
 def nearest(

@@ -26,12 +26,10 @@ from prepcache.protocol.wire import (
     text,
 )  # fmt: skip
 
-MAX_DIFFERENCES = 500
-"""Differences that one explanation lists; the rest are counted."""
+MAX_DIFFERENCES = 500  # differences that one explanation lists; the rest are counted
 MAX_FINDINGS = 1000
 PAGE_SIZE = 100
-MAX_PAGE_SIZE = 1000
-"""Entries in one page of a listing."""
+MAX_PAGE_SIZE = 1000  # entries in one page of a listing
 
 
 class Entry(Message, frozen=True):
@@ -91,8 +89,6 @@ class ExplainRequest(Message, frozen=True):
 
 
 class Difference(Message, frozen=True):
-    """One input that differs; `old` and `new` are null where it is not there."""
-
     section: Text
     name: Text
     old: Text | None
@@ -270,8 +266,6 @@ class TierDone(Message, frozen=True):
 
 
 class Finding(Message, frozen=True):
-    """One thing on which the index and the disk do not agree."""
-
     code: Token
     what: Text
 

@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-CHUNK_INPUTS = 128
-"""Inputs of one chunk."""
-RANDOM = "random"
-"""The kind of a row that names a generator which the function drew from; it is no input."""
+CHUNK_INPUTS = 128  # inputs of one chunk
+RANDOM = "random"  # the kind of a row that names a generator which the function drew from; it is no input
 _DRAW = "draws:"
 GENERATORS = frozenset(
     {
@@ -26,13 +24,10 @@ GENERATORS = frozenset(
 )  # fmt: skip
 """Classes of random generators."""
 
-Row = Mapping[str, Any]
-"""An observed input: its kind, name and digest."""
+Row = Mapping[str, Any]  # an observed input: its kind, name and digest
 
 
 class Chunk(NamedTuple):
-    """Some inputs; `name` is the digest of them as text."""
-
     name: str
     rows: tuple[Row, ...]
 
@@ -58,13 +53,10 @@ def in_order(rows: Mapping[str, Row]) -> list[Any]:
 
 def chunks_of(rows: Iterable[Row]) -> list[Chunk]:
     left = iter(rows)
-    return [_chunk(some) for some in iter(lambda: tuple(islice(left, CHUNK_INPUTS)), ())]
+    pieces = iter(lambda: tuple(islice(left, CHUNK_INPUTS)), ())
+    return [Chunk(blake3(text_of(some).encode()).hexdigest(), some) for some in pieces]
 
 
 def text_of(rows: Collection[Row]) -> str:
     """Inputs as the text of which their chunk has its name."""
     return json.dumps(list(rows), sort_keys=True)
-
-
-def _chunk(rows: tuple[Row, ...]) -> Chunk:
-    return Chunk(blake3(text_of(rows).encode()).hexdigest(), rows)

@@ -9,14 +9,11 @@ Invariants:
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-MAX_SOCKET_PATH_BYTES = 107
-"""`sun_path` holds 108 bytes with its closing zero (unix(7))."""
-SYSTEM_SOCKET = Path("/run/prepcache/prepcached.sock")
-"""Of the system service (deploy/)."""
+MAX_SOCKET_PATH_BYTES = 107  # `sun_path` holds 108 bytes with its closing zero (unix(7))
+SYSTEM_SOCKET = Path("/run/prepcache/prepcached.sock")  # of the system service (deploy/)
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -37,19 +34,3 @@ def own_root(environ: Mapping[str, str]) -> Path:
 def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
     """The socket of the user's own daemon."""
     return (root or own_root(environ)) / "prepcached.sock"
-
-
-def read_plain(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]:
-    """The status and the beginning of a plain file.
-
-    Raises:
-        OSError: it cannot be read, or is not a plain file.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path} is not a plain file")
-        return found, os.read(fd, max_bytes)
-    finally:
-        os.close(fd)

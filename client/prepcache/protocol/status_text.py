@@ -8,11 +8,9 @@ from typing import Any
 from prepcache.protocol import inspection
 from prepcache.protocol.units import count_text, size_text, span_text
 
-PAGE_PORT = 8080
-"""Of the own machine, in the command that brings the page there."""
+PAGE_PORT = 8080  # of the own machine, in the command that brings the page there
 
-FULL_SHARE = 0.95
-"""Of the limit; the daemon keeps a fiftieth of it free for new entries."""
+FULL_SHARE = 0.95  # of the limit; the daemon keeps a fiftieth of it free for new entries
 
 
 def room(stats: Mapping[str, Any]) -> str:

@@ -16,8 +16,7 @@ _UNITS_BYTES = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGTP", start=1)
     for unit, base in ((f"{letter}B", 1000), (f"{letter}IB", 1024), (letter, 1024))
 }
-TEXT_LIMIT = 80
-"""Characters of a value that a line shows."""
+TEXT_LIMIT = 80  # characters of a value that a line shows
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([A-Z]*)\Z")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\Z")
 

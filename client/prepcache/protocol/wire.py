@@ -22,14 +22,11 @@ from prepcache.errors import BadRequest
 
 PROTOCOL = 3
 PROTOCOL_HEADER = "Prepcache-Protocol"
-SESSION_HEADER = "Prepcache-Session"
-"""`<session id>.<token>`: who acts."""
+SESSION_HEADER = "Prepcache-Session"  # `<session id>.<token>`: who acts
 API = "/v1"
 
-BEAT_S = 5.0
-"""Between two beats of a session."""
-LAPSE_S = 15.0
-"""Three beats: a session that missed them all, and whose process cannot be seen, has ended."""
+BEAT_S = 5.0  # between two beats of a session
+LAPSE_S = 15.0  # three beats: a session that missed them all, and whose process cannot be seen, has ended
 MAX_WAIT_S = 2.0
 """Longest a lease request is kept waiting: short enough that Ctrl-C and progress lines stay alive."""
 
@@ -38,20 +35,15 @@ MAX_BODY_BYTES = 16 << 20
 MAX_HEADER_BYTES = 16 << 10
 MAX_ANSWER_BYTES = 64 << 20
 """What a client reads of one answer: 200,000 artifacts that observed nothing. More is a daemon that lies."""
-MAX_ITEMS = 65_536
-"""Items in one lease request, and granted by one lease."""
-MAX_LEASES = 256
-"""Live leases of one session."""
+MAX_ITEMS = 65_536  # items in one lease request, and granted by one lease
+MAX_LEASES = 256  # live leases of one session
 MAX_LEASES_PER_COMMIT = 256
-MAX_STAGED_BYTES = 64 << 30
-"""Staged bytes of one session that no commit has taken yet."""
+MAX_STAGED_BYTES = 64 << 30  # staged bytes of one session that no commit has taken yet
 MAX_DIGESTS_PER_BEAT = 16_384
 MAX_PROGRESS_PER_BEAT = 256
 MAX_PARTS_BYTES = 8 << 20
-MAX_NAME = 256
-"""Characters of a name."""
-MAX_WHY = 1000
-"""Characters of what a job says of its miss."""
+MAX_NAME = 256  # characters of a name
+MAX_WHY = 1000  # characters of what a job says of its miss
 
 MAX_INT = 2**63 - 1
 MAX_TALLY = 10**9
@@ -336,15 +328,11 @@ class LeaseAnswer(Message, frozen=True):
 
 
 class LeaseToken(Message, frozen=True):
-    """A lease as a commit names it."""
-
     id: Token
     token: Token
 
 
 class StagedFile(Message, frozen=True):
-    """A file in the staging folder."""
-
     name: StagedName
     size_bytes: Natural
 
@@ -357,8 +345,6 @@ class CommitRequest(Message, frozen=True):
 
 
 class Committed(Message, frozen=True):
-    """The generation after the commit, and its artifact."""
-
     generation: Natural
     artifact: ArtifactRef
 
