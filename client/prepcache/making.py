@@ -32,8 +32,7 @@ from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pending import Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import workers_of
-from prepcache.index.item_index import MISSING, Array, Catalogue
-from prepcache.index.view import View
+from prepcache.index.item_index import MISSING, Array, Catalogue, View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.units import count_text
 from prepcache.report import WITHOUT, ended_early, left_text, unobserved_text

@@ -28,8 +28,7 @@ from prepcache.fill.input_guard import UNSTEADY, Originals
 from prepcache.fill.recipe_guard import RecipeGuard, line
 from prepcache.forks import ForkLock
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.index.item_index import MISSING, Array, Distinct
-from prepcache.index.view import View, given
+from prepcache.index.item_index import MISSING, Array, Distinct, View, given
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.randomness import describe

@@ -90,16 +90,6 @@ def test_a_switched_code_mode_is_explained_as_such(is_back):
     assert hint(found) == ""
 
 
-@pytest.mark.parametrize("text", ["random.Random", "numpy.random._generator.Generator"])
-def test_a_generator_that_differs_is_told_to_be_seeded(text):
-    old, new = parts(), parts()
-    for one, digest in ((old, "1"), (new, "2")):
-        one["code"]["values"]["prep.rng"] = {"digest": digest, "text": text}
-    found = differences(old, new)
-    assert [d.line for d in found] == [f"prep.rng changed: {text}"]
-    assert hint(found).startswith("a generator without a seed is another in every process: seed it")
-
-
 def test_the_nearest_recipe_has_the_fewest_differences():
     two = edited("config", "max_len", to={"digest": "1", "text": "1"})
     two["config"]["other"] = {"digest": "1", "text": "1"}

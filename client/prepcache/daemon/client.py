@@ -55,9 +55,6 @@ class Client:
         token: for a daemon on TCP; default `PREPCACHE_TOKEN`.
         timeout: seconds that one call may take.
         budget: what sessions of this client may lose to the daemon; default the process's one.
-
-    Raises:
-        ConfigError: the URL, or a `PREPCACHE*` variable, means nothing.
     """
 
     def __init__(
@@ -125,15 +122,8 @@ class Client:
         params: Mapping[str, str] | None = None,
         limit_s: float | None = None,
     ) -> M:
-        """One exchange; repeated for as long as the time allows while the daemon starts or restarts.
-
-        Args:
-            gives: the message that the answer must hold; `dict` for its JSON object.
-
-        Raises:
-            DaemonUnreachable: no answer within `limit_s`, or the client's timeout.
-            PrepcacheError: the error that the daemon answered with.
-        """
+        """One exchange, within `limit_s` or the client's timeout; repeated while the daemon starts or
+        restarts."""
         attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
         start = functools.partial(self.endpoint.start, is_reading=True)  # an empty store has nothing to tell
         answer: M = OwnTime(limit_s or self.timeout_s).run(self.url, attempt, start=start)
@@ -226,15 +216,10 @@ class Client:
         """Why a recipe's samples were not there: how it differs from the nearest one that has some.
 
         Args:
-            recipe: its digest.
+            recipe: its digest; by default, the recipe of the last miss.
             key: of one of its entries.
             name: the last miss of that name; of those that begin so where it ends in `*`.
             parts: `Recipe.parts` of one that the daemon need not know.
-
-        Without any of these, the last miss of all.
-
-        Raises:
-            NotFound: there is no such recipe, entry or miss.
         """
         given = {"recipe": recipe, "key": key, "name": name, "parts": parts}
         asked = inspection.ExplainRequest.from_json(given)
@@ -257,10 +242,6 @@ class Client:
                 ones, and those that jobs read, stay.
             dry_run: only say what would be removed, and list the first of it.
             filters: see `Filters`.
-
-        Raises:
-            BadRequest: neither a filter, nor keys, nor everything.
-            Forbidden: entries of somebody else were named.
         """
         asked = inspection.PurgeRequest(
             keys=_checked(keys), free_bytes=free_bytes, all=everything, dry_run=dry_run, **filters
@@ -276,15 +257,8 @@ class Client:
         self.call(dict, "DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
 
     def verify(self, keys: Sequence[str] | None = None, *, differs: str = "") -> inspection.Verified:
-        """Reads every byte of these entries, or of all, and compares; damaged ones are removed.
-
-        Args:
-            differs: how their samples, made again, were others: they are removed unread.
-
-        Raises:
-            Forbidden: somebody else owns what differs.
-            NotFound: one that differs is not there.
-        """
+        """Reads every byte of these entries, or of all, and compares; damaged ones are removed. `differs`
+        says how their samples, made again, were others: they are removed unread."""
         asked = inspection.VerifyRequest(_checked(keys), differs[:512])
         limit_s = None if differs else waits.VERIFY_S
         return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=limit_s)

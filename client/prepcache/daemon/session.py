@@ -234,9 +234,6 @@ class Session:
     def is_by_path(self) -> bool:
         return self._shared is not None
 
-    def waited_in_vain(self, seconds: float) -> None:
-        self.budget.charge(min(seconds, self.spare_s))
-
     @property
     def spare_s(self) -> float:
         """What commits may take beyond the time of their bytes; one more answer may be waited for all the

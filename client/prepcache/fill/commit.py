@@ -230,7 +230,8 @@ class Committer:
 
     def _charge(self, began: float, nbytes: int) -> None:
         took_s = time.monotonic() - began
-        self._session.waited_in_vain(took_s - nbytes / waits.COMMIT_BYTES_PER_S - waits.FREE_S)
+        in_vain_s = took_s - nbytes / waits.COMMIT_BYTES_PER_S - waits.FREE_S
+        self._session.budget.charge(min(in_vain_s, self._session.spare_s))
 
     # -- in the thread
 

@@ -1,4 +1,4 @@
-"""The items of a data set, or of a stream's chunk, and where each lies in the mapped artifacts.
+"""The items of a data set, or of a stream's chunk, where each lies in the mapped artifacts, and their view.
 
 Invariants:
     1. Distinct items are numbered in the order in which they first occur: work is done in that order.
@@ -6,13 +6,15 @@ Invariants:
     3. Under 100 bytes an item are kept, and nothing is looped over in Python.
     4. `Catalogue.places` is replaced, never changed: a reader that took it sees one moment. A slot that it
        names may be let go at any time: who does not find it looks again.
+    5. A view never changes, and keeps the maps that it reads. What is missing of a batch is made together,
+       and each item once.
 
 Locking: the recipe index's lock guards every change; reading needs none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prepcache.artifact.header import sort_digests
+from prepcache.artifact.sample_tree import copied
+from prepcache.batching.gather import Batch, Rows
 from prepcache.digests import DIGEST_BYTES
+from prepcache.forks import kept
 from prepcache.index.recipe_index import RecipeIndex, Slot, matches, ranges, reopened
 
 if TYPE_CHECKING:
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+BLOCK_BYTES = 256 << 10
+BLOCK_ROWS = 64  # with 64 rows a sample takes half the time that it takes by itself; with 256 little less
 MISSING = -1
 FOUND_AT_ONCE = 16_384
 """Looked for together: enough to be sorted, little enough that what that takes is small."""
@@ -252,3 +259,56 @@ class Catalogue:
     def _used(self, places: Places) -> set[int]:
         counts = np.bincount(places.artifact + 1)[1:]  # np.unique would sort
         return set(np.flatnonzero(counts).tolist())
+
+
+class View(Rows):
+    """The samples of a data set that are there: no item is missing where it `is_whole`."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        while True:
+            self.version, places = catalogue.version, catalogue.places
+            slots, rows = rows_of(catalogue.distinct.inverse, places)
+            used = np.flatnonzero(np.bincount(slots + 1)[1:])  # np.unique would sort
+            held = [catalogue.slots.get(slot) for slot in used.tolist()]
+            artifacts = [slot.artifact for slot in held if slot is not None]
+            if len(artifacts) == len(held):  # else one was let go this moment: look again
+                break
+        self.is_whole = bool((places.artifact != MISSING).all())
+        number = np.full(used[-1] + 2 if len(used) else 1, MISSING, np.int32)  # the last for `MISSING`
+        number[used] = np.arange(len(used), dtype=np.int32)
+        super().__init__(artifacts, number[slots], rows)
+        self._inverse = catalogue.distinct.inverse
+
+    @kept
+    def block_rows(self) -> int:
+        if not self.is_whole or not self._artifacts:
+            return 1
+        rows: int = sum(artifact.rows for artifact in self._artifacts)
+        nbytes: int = sum(artifact.size_bytes for artifact in self._artifacts)
+        return max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // nbytes))
+
+    def take_or_make(
+        self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]
+    ) -> list[Any] | Batch:
+        return self.take(indices, lambda positions: self._made(positions, make))
+
+    def _made(self, positions: Array, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
+        items = self._inverse[positions].tolist()
+        made, given = make(list(dict.fromkeys(items))), set[int]()
+        samples = []
+        for item in items:
+            # Drawn again, or an equal item: what is done to one sample must not show in another.
+            samples.append(copied(made[item]) if item in given else made[item])
+            given.add(item)
+        return samples
+
+
+def given(view_now: Callable[[], View], make: Callable[[Sequence[int]], dict[int, Any]]) -> Iterator[Any]:
+    """All samples, in order, gathered in blocks where none is missing: a sample is a view of its block's
+    memory."""
+    at, count = 0, len(view_now())
+    while at < count:
+        view = view_now()
+        stop = min(at + view.block_rows, count)
+        yield from view.take_or_make(list(range(at, stop)), make)
+        at = stop

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prepcache.protocol.inspection import Difference, Explanation
-from prepcache.protocol.observed import GENERATORS
 from prepcache.protocol.units import shortened
 
 LINE_CHARS = 100
@@ -108,11 +107,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
 
 
 def hint(found: Iterable[Difference]) -> str:
-    """What to do where files differ, and no definition that the function uses, or where a generator does."""
-    found = list(found)
+    """What to do where files differ, and no definition that the function uses."""
     sections = {one.section for one in found}
-    if any(one.new in GENERATORS for one in found):
-        return "a generator without a seed is another in every process: seed it, or draw in transform="
     if "file" not in sections or "definition" in sections:
         return ""
     return 'with code="function" only the definitions that the function uses count'
@@ -130,6 +126,7 @@ def _inputs(parts: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, str]]:
         (section, name): _leaf(one)
         for section, path in SECTIONS.items()
         for name, one in mapping(parts, *path).items()
+        if one is not None
     }
     for *path, name in (one for one in LISTED if one[0] in parts):
         value = str(mapping(parts, *path).get(name))

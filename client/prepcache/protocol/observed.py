@@ -22,7 +22,6 @@ GENERATORS = frozenset(
         "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
     }
 )  # fmt: skip
-"""Classes of random generators."""
 
 Row = Mapping[str, Any]  # an observed input: its kind, name and digest
 

@@ -53,9 +53,8 @@ _END = r"$(?!\n)"
 """`$` alone also matches before a line end; `\\Z` is not in the regular expressions of JSON Schema."""
 _HEX_PATTERN = "^[0-9a-f]*" + _END
 HEX64 = Meta(pattern=_HEX_PATTERN, min_length=64, max_length=64, examples=[HEX])
-token = Meta(pattern="^[A-Za-z0-9_-]+" + _END, max_length=128, examples=[ID])
-file_name = Meta(pattern="^[A-Za-z0-9_-][A-Za-z0-9_.-]*" + _END, max_length=128, examples=[f"{ID}.1"])
-folder = Meta(pattern="^/[^\\x00]*" + _END, max_length=4096, examples=["/var/cache/prepcache"])
+_FILE_NAME = Meta(pattern="^[A-Za-z0-9_-][A-Za-z0-9_.-]*" + _END, max_length=128, examples=[f"{ID}.1"])
+_FOLDER = Meta(pattern="^/[^\\x00]*" + _END, max_length=4096, examples=["/var/cache/prepcache"])
 _TEXT_PATTERN = "^[^\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]*" + _END
 """No controls (terminals take U+009B for an escape, too), no line ends, nothing that turns the order of
 characters."""
@@ -66,7 +65,7 @@ def text(limit: int) -> Meta:
 
 
 Text = Annotated[str, text(4096)]
-Token = Annotated[str, token]
+Token = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+" + _END, max_length=128, examples=[ID])]
 Whole = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT, examples=[1])]
 Natural = Annotated[int, Meta(ge=0, le=MAX_INT, examples=[1])]
 Tally = Annotated[int, Meta(ge=0, le=MAX_TALLY, examples=[1])]
@@ -145,8 +144,8 @@ DigestRun = Annotated[
 KeyHex = Annotated[Key, HEX64]
 DigestHex = Annotated[Digest, HEX64]
 RecipeHex = Annotated[RecipeDigest, HEX64]
-Folder = Annotated[str, folder]
-StagedName = Annotated[str, file_name]
+Folder = Annotated[str, _FOLDER]
+StagedName = Annotated[str, _FILE_NAME]
 Digests = Annotated[tuple[DigestHex, ...], at_most(MAX_DIGESTS_PER_BEAT)]
 LostLeases = Annotated[tuple[Token, ...], at_most(MAX_LEASES)]
 
