@@ -117,6 +117,8 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
                     took_s = max(time.monotonic() - began, 1e-6)
                     size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
                     yield from chunk
+                    if (here := chunk.on_access) is not None:
+                        here.run()  # into files: in an outage, memory would hold all that was made
                 finally:
                     self._counts.note(chunk.report(), self._by.artifacts.trouble)
                 del chunk  # before others are read

@@ -204,17 +204,21 @@ def test_a_file_edited_before_or_during_a_stream_is_recomputed(jobs):
 ENDLESS = """
 import itertools, resource
 from prepcache import iterable
-iterable.MOST_ITEMS = 256
+from prepcache.fill import commit
+iterable.MOST_ITEMS, commit.AWAY_BYTES = 256, 64 << 20
 
 def make(item):
     called(item % 50)
     return np.full(25_000, item % 50)
 
 ds = prepcache.CachedIterableDataset(
-    lambda: (number % 50 for number in itertools.count()), make, lazy=sys.argv[1] == "lazy", progress=False
+    lambda: (number % 50 for number in itertools.count()), make, lazy=sys.argv[1] != "prepared", progress=False
 )
 for position, sample in enumerate(ds):
     assert sample[0] == position % 50
+    if position == 8 and sys.argv[1] == "away":
+        type(ds._by.artifacts.session).come_back = lambda _: None
+        ds._by.artifacts.session.give_up_for_now("it is away")
     if position == 10_000:  # what waits to be committed has had the time to grow to its bound
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if position == 20_000:
@@ -225,7 +229,7 @@ tell(ds, grown=grown)
 
 
 @pytest.mark.nightly(daily=["prepared"])
-@pytest.mark.parametrize("how", ["lazy", "prepared"])
+@pytest.mark.parametrize("how", ["lazy", "prepared", "away"])
 def test_an_endless_stream_takes_no_more_memory_with_time(jobs, how):
     facts = jobs.run(jobs.write(ENDLESS), how)
     assert facts["grown"] < 60_000, "kB; the samples of 10,000 items would be 2 GB"
