@@ -208,7 +208,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         for note in by.recipe.notes:
             by.say_of_it(note)
         if given.verify_fraction:
-            samples.making.verify(given.verify_fraction)
+            samples.verify(given.verify_fraction)
         if mode is not None and mode.prepares:
             samples.prepare(mode.part_of(samples.count))
         elif mode is None and not by.is_lazy:

@@ -29,8 +29,7 @@ from prepcache.index.item_index import Catalogue, Distinct
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
-from prepcache.progress import Once, Progress, say
-from prepcache.protocol.observed import draws_text
+from prepcache.progress import Once, say
 from prepcache.report import Report, changed_inputs, shared_zeros, stream_line
 from prepcache.samples import Preprocessing, Samples
 from prepcache.streaming import Ranks, Reading, Source, Split, ranks_here, split_here
@@ -77,11 +76,16 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         self._hashing = {"root": given.root, "read": given.how["read"], "trust": given.how["trust"]}
         self._verify_fraction = given.verify_fraction
         self._counts = Counts()
-        self._by = StreamPreprocessing(given, open_recipe(given), self._said)
+        self._by = Preprocessing(given, open_recipe(given), self._said, is_stream=True)
         return self._by
 
     def _go_on(self, given: DatasetOptions) -> None:
-        self._by.say_opening()
+        by = self._by
+        said, self._why = stream_line(by.name, by.recipe.digest, by.artifacts)
+        by.say(said)
+        self._why += by.say_draws()
+        for note in by.recipe.notes:
+            by.say_of_it(note)
 
     @property
     def recipe(self) -> Recipe:
@@ -148,7 +152,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         """Verifies what was found of a chunk, and makes what is missing."""
         chunk.note_hits()
         if self._verify_fraction:
-            chunk.making.verify(self._verify_fraction)
+            chunk.verify(self._verify_fraction)
         if not self._by.is_lazy:
             chunk.prepare()
         chunk.originals.end_opening()
@@ -169,40 +173,12 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         """
         artifacts = self._by.artifacts
         reason = [artifacts.trouble] if artifacts.trouble else []
-        return self._counts.report([*self._by.why, *changed_inputs(artifacts), *reason])
+        return self._counts.report([*self._why, *changed_inputs(artifacts), *reason])
 
     def __getstate__(self) -> dict[str, Any]:
         split = Split(*ranks_here(self._ranks), 0, 1)
         self._tell(split)
         return {**self.__dict__, "_ranks": Ranks(split.rank, split.ranks)}
-
-
-class StreamPreprocessing(Preprocessing):
-    """How the samples of a stream are made."""
-
-    is_stream = True
-
-    def __init__(self, given: DatasetOptions, recipe: Recipe, said: Once) -> None:
-        super().__init__(given, recipe, said)
-        self.why: list[str] = []
-        self.is_speaker = True
-
-    def say_opening(self) -> None:
-        said, reasons = stream_line(self.name, self.recipe.digest, self.artifacts)
-        self.why.extend(reasons)
-        self.say(said)
-        if self.artifacts.drawn:
-            self.why.append(draws_text(self.artifacts.drawn))
-            self.say_of_it(draws_text(self.artifacts.drawn), "drawn")
-        for note in self.recipe.notes:
-            self.say_of_it(note)
-
-    def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
-        if self.is_speaker:
-            super().say(line, topic, is_wrong=is_wrong)
-
-    def watcher(self, total: int, there: int) -> Progress:
-        return Progress(self.name, total, there, self.progress if self.is_speaker else False, self.tell)
 
 
 class Counts:

@@ -30,7 +30,6 @@ from prepcache.protocol.units import count_text, shortened, size_text, span_text
 from prepcache.settings import Mode
 
 if TYPE_CHECKING:
-    from prepcache.fill.filler import Filled
     from prepcache.index.artifact_set import ArtifactSet
     from prepcache.index.item_index import Catalogue
     from prepcache.index.recipe_index import Slot
@@ -120,13 +119,12 @@ class Tally:
         self._state[hits] = _HIT
         return self._found(hits)
 
-    def note_fill(self, filled: Filled, todo: Any) -> Found:
-        self._made[filled.computed] = 1
-        self._state[filled.waited] = _WAITED
-        self._seconds += filled.seconds
-        if filled.is_declined:
-            self._state[np.intersect1d(self._catalogue.missing, todo)] = _DECLINED
-        return self._found(filled.waited)
+    def note_fill(self, computed: Any, waited: Any, seconds: float, declined: Any) -> Found:
+        self._made[computed] = 1
+        self._state[waited] = _WAITED
+        self._state[declined] = _DECLINED
+        self._seconds += seconds
+        return self._found(waited)
 
     def _found(self, items: Any) -> Found:
         places = self._catalogue.places.artifact[items]
@@ -326,23 +324,3 @@ def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:
     name = next((name for name in paths_in(item) if os.path.lexists(name)), "")
     above = "" if root is None else os.path.abspath(os.fspath(root)) + os.sep
     return shortened(os.path.abspath(name).removeprefix(above) if name and above else name, PATH_CHARS)
-
-
-def left_text(catalogue: Catalogue, *, is_part: bool) -> str:
-    """What becomes of what a fill left, and of what only this job has. `is_part`: more items are to come, as
-    in a stream."""
-    left = len(catalogue.missing)
-    own = len(catalogue.distinct) - catalogue.kept - left
-    if is_part or not (left or own):
-        return "missing items are preprocessed on access"
-    told = [f"{count_text(own, 'item is', 'items are')} not stored"] if own else []
-    if left:
-        told.append(f"{count_text(left, 'item is', 'items are')} preprocessed on access")
-    return ", ".join(told)
-
-
-def unobserved_text(item: str, why: str) -> str:
-    return (
-        f"what the function read for {item} could not be observed ({why}). Samples of such items are not "
-        "stored; every job preprocesses them itself"
-    )

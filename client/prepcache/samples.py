@@ -17,8 +17,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from prepcache.index.item_index import Catalogue
     from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
-    from prepcache.making import Making
 
 _BEGINNING = ForkLock()
 """Held while what makes samples is set up: threads share it."""
@@ -60,14 +58,14 @@ _BEGINNING = ForkLock()
 class Preprocessing:
     """How samples are made, and what the cache has of them.
 
-    Args:
-        given: the options of the data set.
-        recipe: its own.
+    Attributes:
+        keeps: samples made on access are kept.
+        is_speaker: this process says what there is to say: of a stream's, the first worker.
     """
 
-    is_stream: ClassVar[bool] = False
-
-    def __init__(self, given: DatasetOptions, recipe: Recipe, said: Once | None = None) -> None:
+    def __init__(
+        self, given: DatasetOptions, recipe: Recipe, said: Once | None = None, *, is_stream: bool = False
+    ) -> None:
         how, observer = given.how, None
         if how["code"] is not None:
             cache = user_stat_cache()
@@ -83,10 +81,10 @@ class Preprocessing:
             guard=RecipeGuard(recipe),
         )
         self.artifacts = ArtifactSet(
-            recipe, given.asks, root=given.root, trust=how["trust"], keeps_all=self.is_stream
+            recipe, given.asks, root=given.root, trust=how["trust"], keeps_all=is_stream
         )
+        self.is_stream, self.is_speaker = is_stream, True
         self.is_lazy = self.keeps = given.lazy
-        """`keeps`: samples made on access are kept."""
         self.num_workers, self.executor, self.progress = given.num_workers, given.executor, given.progress
         self.opened_in = os.getpid()
         self._said = said or Once()
@@ -97,41 +95,35 @@ class Preprocessing:
 
     def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
         """Says a line; of a `topic` of what is wrong once, whichever process comes upon it."""
-        if not topic or self._said.is_news(topic):
+        if self.is_speaker and (not topic or self._said.is_news(topic)):
             say(line, self.progress, is_wrong=is_wrong or bool(topic))
 
     def say_of_it(self, text: str, topic: str = "", *, is_wrong: bool = False) -> None:
         self.say(f"{self.name}: {text}", topic, is_wrong=is_wrong)
 
-    def watcher(self, total: int, there: int) -> Progress:
-        return Progress(self.name, total, there, self.progress, self.tell)
+    def say_draws(self) -> list[str]:
+        """Says that the samples that are there were drawn, to each job: others may have made them."""
+        if not self.artifacts.drawn:
+            return []
+        text = draws_text(self.artifacts.drawn)
+        self.say_of_it(text, "drawn")
+        return [text]
 
-    def tell(self, done: int, total: int) -> None:
+    def shown(self, total: int, there: int, *, is_background: bool = False) -> Progress:
+        is_shown = self.progress if self.is_speaker else False
+        return Progress(self.name, total, there, is_shown, self._tell, is_background=is_background)
+
+    def _tell(self, done: int, total: int) -> None:
         if self.artifacts.mode.is_writing:
             self.artifacts.session.heartbeat.note_progress(self.recipe, done, total)
-
-    def executor_here(self) -> Executor | None:
-        """What calls the function: none in a forked worker, which has no thread that feeds it."""
-        return self.executor if os.getpid() == self.opened_in else None
-
-    @property
-    def may_fill(self) -> bool:
-        """Whether filling is of use: where nothing can be kept, each sample is made when it is asked for."""
-        return self.job.is_expanded or self.artifacts.mode.is_writing
 
     def refuse_draws(self, drawn: set[str]) -> None:
         if drawn and isinstance(self.job.function, Wrapped):
             raise UnkeyableError(describe(self.name, drawn))
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether this thread belongs to executor=, for which a fill of this process waits."""
-        from prepcache.fill.workers import is_in_use
-
-        return self.is_in_executor and is_in_use(self.executor)
-
-    @property
     def is_in_executor(self) -> bool:
+        """Whether this thread belongs to executor=, for which a fill may wait."""
         return threading.current_thread() in getattr(self.executor, "_threads", ())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,7 +158,7 @@ class Samples:
         self._stamps = stamps
         self._is_part = False
         self._view: View | None = None
-        self._making: Making | None = None
+        self._here: OnAccess | None = None
         self._progress: Progress | None = None
 
     # -- looking up
@@ -189,18 +181,13 @@ class Samples:
         recipe = self.by.recipe
         self.by.say(opening_line(recipe.name, recipe.digest, told, to_do, reasons, artifacts.mode))
         self.by.refuse_draws(artifacts.drawn)
-        # Each job that is given such samples says it: whoever made them may have been another.
-        if artifacts.drawn:
-            self.tally.why.append(draws_text(artifacts.drawn))
-            self.by.say_of_it(draws_text(artifacts.drawn), "drawn")
+        self.tally.why.extend(self.by.say_draws())
 
     def follow(self) -> None:
         """Shows the progress of a lazy data set from now on, at each beat of the session."""
         by, missing, total = self.by, len(self.catalogue.missing), len(self.catalogue.distinct)
         if missing and by.artifacts.mode.is_writing:
-            self._progress = Progress(
-                by.name, total, total - missing, by.progress, by.tell, is_background=True
-            )
+            self._progress = by.shown(total, total - missing, is_background=True)
             by.artifacts.session.listen(self)
 
     def on_return(self) -> None:
@@ -224,21 +211,26 @@ class Samples:
     # -- making what is missing
 
     @property
-    def making(self) -> Making:
-        """What makes missing samples; loaded late, as a job whose samples are all there needs none of it."""
-        if self._made_here is None:
-            from prepcache.making import Making
+    def on_access(self) -> OnAccess | None:
+        """What makes samples in this process; None before any is missing."""
+        here = self._here
+        return here if here is not None and here.pid == os.getpid() else None
+
+    def _making(self) -> OnAccess:
+        """The same, loaded late: a job whose samples are all there needs none of it."""
+        if (here := self.on_access) is None:
+            from prepcache.fill.on_access import OnAccess
+            from prepcache.fill.pending import Task
 
             with _BEGINNING:
-                of = self.by, self.catalogue, self.originals, self.tally
-                self._making = self._made_here or Making(*of)
-        assert self._making is not None
-        return self._making
+                task = Task(self.by, self.catalogue, self.originals, self.tally)
+                here = self._here = self.on_access or OnAccess(task)
+        return here
 
-    @property
-    def _made_here(self) -> Making | None:
-        making = self._making
-        return making if making is not None and making.pid == os.getpid() else None
+    def verify(self, fraction: float) -> None:
+        from prepcache.fill.verifier import verify
+
+        verify(self._making().task, fraction)
 
     def prepare_opened(self) -> None:
         """Makes what is missing, unless something that counts in the recipe was changed since the opening."""
@@ -257,16 +249,13 @@ class Samples:
         self._is_part = positions is not None
         if not (len(self.catalogue.missing) or self.is_expanded):
             return
+        from prepcache.fill.filler import prepare
+
         try:
-            if (view := self.making.prepare(positions)) is not None:
+            if (view := prepare(self._making(), positions)) is not None:
                 self._view = view
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             raise error.with_traceback(None) from error.__cause__
-
-    @property
-    def on_access(self) -> OnAccess | None:
-        making = self._made_here
-        return None if making is None else making.on_access
 
     # -- reading
 
@@ -307,8 +296,7 @@ class Samples:
         if self._is_part:
             self.prepare_opened()
         try:
-            made: dict[int, Any] = self.making.samples(indices, is_single=is_single)
-            return made
+            return self._making().samples(indices, is_single=is_single)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             raise error.with_traceback(None) from error.__cause__
 
@@ -366,7 +354,7 @@ class Samples:
     def __getstate__(self) -> dict[str, Any]:
         if (here := self.on_access) is not None:
             here.run()
-        return {**self.__dict__, "_making": None, "_view": None, "_progress": None}
+        return {**self.__dict__, "_here": None, "_view": None, "_progress": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -22,7 +22,7 @@ def test_a_fill_that_ends_early_says_why_once(box):
     box.start_daemon()
     said = box.python("-c", JOB).stderr.splitlines()
     assert [line for line in said if "unforeseen" in line] == [
-        "prepcache: builtins.abs: 5 items are preprocessed on access: the daemon met an unforeseen error"
+        "prepcache: builtins.abs: new samples are not stored: the daemon met an unforeseen error"
     ]
 
 

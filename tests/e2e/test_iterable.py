@@ -212,7 +212,7 @@ def make(item):
     return np.full(25_000, item % 50)
 
 ds = prepcache.CachedIterableDataset(
-    lambda: (number % 50 for number in itertools.count()), make, lazy=sys.argv[1] != "prepared", progress=False
+    lambda: (n % 50 for n in itertools.count()), make, lazy=sys.argv[1] != "prepared", progress=False
 )
 for position, sample in enumerate(ds):
     assert sample[0] == position % 50

@@ -131,7 +131,6 @@ def test_what_was_made_is_not_made_where_a_set_is_handed_on(jobs, how):
 
 
 AT_ONCE = """
-import prepcache.making
 from prepcache.fill import commit, on_access
 
 commit.THREAD.schedule = lambda *_: None  # all is committed at the end

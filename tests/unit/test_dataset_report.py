@@ -14,7 +14,6 @@ import pytest
 from blake3 import blake3
 
 from prepcache import report
-from prepcache.fill.filler import Filled
 from prepcache.index.item_index import Catalogue, Distinct
 from prepcache.index.recipe_index import RecipeIndex
 from prepcache.progress import Bar, Progress, say
@@ -32,7 +31,7 @@ def tally(items: list[int]) -> Tally:
 
 def test_equal_items_count_as_hits_of_the_first():
     counted = tally([1, 2, 2, 2, 3, 4])
-    counted.note_fill(Filled(computed=[0, 1], waited=[2], seconds=1.5), [0, 1, 2])
+    counted.note_fill([0, 1], [2], 1.5, [])
     report = counted.report(())
     assert (report.items, report.hit, report.computed, report.waited) == (6, 2, 2, 1)
     counted.note_made(3, 0.5)

@@ -134,18 +134,14 @@ def is_full() -> bool:
 class Committer:
     """Commits what one data set makes in this process.
 
-    Args:
-        note_full: called where the cache has no room.
-
     Attributes:
         changed: notified when a batch has been answered.
         reason: why nothing more is stored, or ""; `is_declined`: since there is no room.
         is_filling: a fill says what is wrong.
     """
 
-    def __init__(self, task: Task, note_full: Callable[[], None]) -> None:
+    def __init__(self, task: Task) -> None:
         artifacts = task.by.artifacts
-        self._note_full = note_full
         self.pid = os.getpid()
         self.changed = threading.Condition()
         self.reason = ""
@@ -170,11 +166,6 @@ class Committer:
     @property
     def nbytes(self) -> int:
         return sum(batch.file.nbytes for batch in list(self._todo))
-
-    @property
-    def late_items(self) -> int:
-        """How many items are in commits that are waited for no more, of a daemon that is there."""
-        return 0 if self._retry_at else sum(len(one.indices) for one in list(self._todo) if one.is_late)
 
     def end_filling(self) -> None:
         self.reason, self.is_declined, self.is_filling = "", False, False
@@ -306,11 +297,11 @@ class Committer:
         """Nothing more is stored; said once, unless a fill says it."""
         if not self.is_filling:
             if not self.reason and reason != self._artifacts.reason:
-                log.warning("prepcache: samples preprocessed on access are no longer stored: %s", reason)
+                log.warning("prepcache: new samples are not stored: %s", reason)
             self._artifacts.reason = reason
         self.reason, self.is_declined = reason, is_declined
         if is_declined:
-            self._note_full()
+            self._task.tally.note_full()
 
     # -- one commit
 
@@ -399,8 +390,3 @@ class Committer:
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
     if (end := reference()) is not None:
         end()
-
-
-def behind_text(left: int) -> str:
-    which = count_text(left, "item is", "items are")
-    return f"the daemon is slow to store samples: {which} waiting in temporary files, the job goes on"

@@ -8,6 +8,7 @@ Invariants:
        What was made while something that counts in the recipe changed is kept in this job.
     4. At most one batch is in memory, and one is waited for before the next but one is committed.
     5. While the daemon is away the fill goes on without leases.
+    6. Where items expand, a preparation ends with a view of all samples, or raises.
 
 NOTE [ When to commit ]
     At 128 MB, or a 32nd of a small cache; when 30 s of work and 2 % of all work so far are
@@ -16,11 +17,12 @@ NOTE [ When to commit ]
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,114 +30,180 @@ from prepcache.errors import (
     DaemonUnreachable,
     LimitExceeded,
     PrepcacheError,
+    PreprocessError,
     SampleError,
 )
 from prepcache.fill.call import Part
-from prepcache.fill.commit import Committer, is_full, waiting_bytes
+from prepcache.fill.commit import is_full, waiting_bytes
+from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
-from prepcache.fill.pending import Batch, Collected, Task
+from prepcache.fill.pending import Batch, Collected
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
-from prepcache.fill.workers import Workers
-from prepcache.index.item_index import Array
+from prepcache.fill.workers import workers_of
+from prepcache.index.item_index import Array, View
 from prepcache.keys.observation.context import Notice
+from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
-from prepcache.protocol.units import size_text
-
-if TYPE_CHECKING:
-    from prepcache.progress import Progress
+from prepcache.protocol.units import count_text, size_text
+from prepcache.report import WITHOUT, ended_early
+from prepcache.wrapped import Wrapped
 
 WAIT_S = 1.0
 """One long poll; between two of them progress is shown."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
+MAX_FILLS = 4
+"""How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
 
 
-@dataclass(slots=True)
-class Filled:
-    """How a fill went, by distinct items.
+def prepare(here: OnAccess, positions: range | None) -> View | None:
+    """Fills up what is missing, or only what is at these positions; where items expand, a view of all.
 
-    Args:
-        computed: made here and kept, in the cache or in this job; `waited`: made by other jobs meanwhile.
-        changed: names in items that changed since the opening; `unobserved`: why what was read is unknown.
-        nothing: the function returned None for them.
-        late: how many of the computed are in commits that go on, and are waited for no more.
-        is_declined: the cache had no room for the rest; `reason`: why it ended early, or "".
+    Raises:
+        PreprocessError, SampleError: the message names the item; what was done before it stays done.
     """
+    task, by, catalogue = here.task, here.task.by, here.task.catalogue
+    here.run()  # into files of this job, where the fill finds it
+    if by.is_in_executor:
+        raise RuntimeError(
+            f"{by.name}: this thread belongs to executor=, which preprocesses the items: it would wait "
+            "for itself forever. Prepare the data set in another thread, or pass another executor"
+        )
+    with by.artifacts.filling:
+        if by.job.is_expanded and positions is None:
+            return _whole_view(here)
+        missing = catalogue.missing
+        if positions is not None:
+            wanted = catalogue.distinct.inverse[positions.start :: positions.step]
+            missing = np.intersect1d(missing, wanted)
+        # Where nothing can be kept, each sample is made when it is asked for.
+        if len(missing) and (by.job.is_expanded or by.artifacts.mode.is_writing):
+            Fill(here, missing).run()
+        return None
 
-    computed: list[int] = field(default_factory=list)
-    waited: list[int] = field(default_factory=list)
-    changed: dict[int, list[str]] = field(default_factory=dict)
-    unobserved: dict[int, str] = field(default_factory=dict)
-    notices: list[Notice] = field(default_factory=list)
-    drawn: set[str] = field(default_factory=set)
-    nothing: list[int] = field(default_factory=list)
-    late: int = 0
-    is_declined: bool = False
-    reason: str = ""
-    seconds: float = 0.0
+
+def _whole_view(here: OnAccess) -> View:
+    """A view of all samples; what is purged meanwhile is made again."""
+    by, catalogue = here.task.by, here.task.catalogue
+    for _ in range(MAX_FILLS):
+        view = View(catalogue)
+        if view.is_whole:
+            count = len(catalogue.distinct.inverse)
+            if count and not len(view) and not by.is_stream:
+                which = count_text(count, "item", "items")
+                by.say(f"{by.name} yielded no sample for any of {which}: is a yield missing?", is_wrong=True)
+            return view
+        Fill(here, catalogue.missing).run()
+    where = f"the samples fit neither into the cache nor into {tempfile.gettempdir()} or /var/tmp"
+    raise OSError(errno.ENOSPC, f"{by.name}: {where}: free some space, or set TMPDIR")
 
 
 class Fill:
-    """One run over the missing items `todo` of one data set; closes the workers at the end."""
+    """One run over the missing items `todo` of one data set."""
 
-    def __init__(
-        self,
-        task: Task,
-        workers: Workers,
-        watcher: Progress,
-        committer: Committer,
-        todo: Array,
-    ) -> None:
-        self._task = task
-        self._artifacts = task.by.artifacts
+    def __init__(self, here: OnAccess, todo: Array) -> None:
+        task, by = here.task, here.task.by
+        self._task, self._by, self._todo = task, by, todo
+        self._artifacts = by.artifacts
         self._session = self._artifacts.session
-        self._workers = workers
-        self._watcher = watcher
-        self._committer = committer
-        self._filled = Filled()
-        self._pace = Pace(workers.slots)
+        self._committer = here.committer
+        executor = by.executor if os.getpid() == by.opened_in else None  # no thread feeds it in a child
+        self._workers = workers_of(executor, by.num_workers, by.job, task.originals.item)
+        self._pace = Pace(self._workers.slots)
         self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
         self._collected, self._refused = Collected(task), Collected(task)
         self._unfinished: dict[int, Collected] = {}
-        self._is_stopped = False
-        self._is_alone = False
-        self._was_away = False
+        self._is_stopped = self._is_alone = self._was_away = False
+        self._computed: list[int] = []
+        self._waited: list[int] = []
+        self._changed: dict[int, list[str]] = {}
+        self._unobserved: dict[int, str] = {}
+        self._notices: list[Notice] = []
+        self._nothing: list[int] = []
+        total = len(task.catalogue.distinct)
+        self._progress = by.shown(total, total - len(todo))
+
+    def run(self) -> None:
+        task, by, said = self._task, self._by, self._artifacts.reason
+        self._committer.is_filling = True
+        try:
+            task.originals.compare(self._todo)
+            self._try_one()
+            with by.job.guard.filling():
+                self._fill()
+        except (KeyboardInterrupt, PreprocessError, SampleError) as error:
+            self._progress.close()
+            total = len(task.catalogue.distinct)
+            by.say_of_it(ended_early(error, task.catalogue.kept, total), is_wrong=True)
+            raise
+        finally:
+            self._progress.close()
+            reason, is_declined = self._committer.reason, self._committer.is_declined
+            self._committer.end_filling()  # what is made on access may be stored
+        self._note_end(reason, is_declined=is_declined)
+        self._say_end("" if reason == said else reason)
+        by.refuse_draws(self._workers.drawn)
+
+    def _try_one(self) -> None:
+        """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
+        job, index = self._by.job, int(self._todo[0])
+        if isinstance(job.function, Wrapped) and not self._artifacts.has_mapped:
+            with Guard(job.guard.drawn) as watched:
+                next(iter(job.parts(index, self._task.originals.item(index))), None)
+            self._by.refuse_draws(watched.drawn)
+
+    def _fill(self) -> None:
         if self._artifacts.mode.is_writing:
             self._share.suit_cache()
         else:
             self._stop(f"PREPCACHE={self._artifacts.mode.value}: no daemon is asked")
-
-    def run(self) -> Filled:
-        self._committer.is_filling = True
         try:
-            try:
-                while self._step():
-                    self._report_progress()
-            finally:
-                try:  # an interrupt may come twice
-                    self._workers.close()
-                    self._keep_refused()
-                    self._flush()
-                    self._committer.wait()
-                finally:
-                    self._share.release_all()
-            self._note_trouble()
+            while self._step():
+                self._report_progress()
         finally:
-            self._committer.end_filling()  # what is made on access may be stored
-        filled = self._filled
-        filled.computed = np.setdiff1d(filled.computed, filled.waited).tolist()
-        filled.late, filled.drawn = self._committer.late_items, self._workers.drawn
-        filled.seconds = self._pace.cost_s
+            try:  # an interrupt may come twice
+                self._workers.close()
+                self._keep_refused()
+                self._flush()
+                self._committer.wait()
+            finally:
+                self._share.release_all()
         self._report_progress()
-        return filled
+
+    def _note_end(self, reason: str, *, is_declined: bool) -> None:
+        task, artifacts = self._task, self._artifacts
+        artifacts.note_filled(reason, is_declined=is_declined)
+        declined = np.intersect1d(task.catalogue.missing, self._todo) if is_declined else self._todo[:0]
+        computed = np.setdiff1d(self._computed, self._waited).astype("i8")
+        found = task.tally.note_fill(computed, self._waited, self._pace.cost_s, declined)
+        artifacts.session.heartbeat.note_found(*found)
+        self._by.keeps = self._by.is_lazy or bool(reason and not is_declined)
+
+    def _say_end(self, reason: str) -> None:
+        """Says what there is to say. `reason`: why it stored no more, where that was not said before."""
+        task, by, drawn = self._task, self._by, self._workers.drawn
+        task.say_changed(self._changed)
+        task.say_notices(self._notices)
+        for index, why in self._unobserved.items():
+            task.say_unobserved(index, why)
+        for index in self._nothing:
+            item = task.originals.item(index)
+            by.say(f"{by.name} returned None for {item!r:.200}: is a return missing?", "nothing")
+        if drawn:
+            by.say(describe(by.name, drawn), "drawn")
+        if reason and self._artifacts.mode.is_writing:
+            why = WITHOUT if reason == self._artifacts.client.budget.warned else reason
+            by.say_of_it(f"new samples are not stored: {why}", "left")
 
     def _step(self) -> bool:
-        self._note_trouble()
+        if self._committer.reason:
+            self._stop(self._committer.reason)
+        self._was_away |= self._session.is_away
         if not self._is_stopped:
             self._feed()
-        elif self._task.by.job.is_expanded:
+        elif self._by.job.is_expanded:
             self._feed_alone()
         if self._workers.pending:
             self._take(self._workers.take())
@@ -146,15 +214,10 @@ class Fill:
         if not self._share.open:
             return False
         if self._is_stopped:
-            return self._task.by.job.is_expanded
+            return self._by.job.is_expanded
         if not self._share.fresh:
             self._wait()
         return True
-
-    def _note_trouble(self) -> None:
-        if self._committer.reason:
-            self._stop(self._committer.reason, is_declined=self._committer.is_declined)
-        self._was_away |= self._session.is_away
 
     # -- getting work
 
@@ -194,10 +257,10 @@ class Fill:
     def _wait(self) -> None:
         """Waits until others commit or give up what they hold, or the daemon ends their leases."""
         holders = self._share.holders
-        self._watcher.waiting(holders, self._share.open)
+        self._progress.waiting(holders, self._share.open)
         if self._ask(partial(self._share.wait, WAIT_S)) and holders:
             text = f"{holders[0].who} has leased items and not stored them: this job takes them over"
-            self._task.by.say_of_it(text, "taken")
+            self._by.say_of_it(text, "taken")
 
     def _ask(self, ask: Callable[[int], list[int]]) -> bool:
         """Queues what is granted; whether anything is. Sharing ends where there is no room for it, and where
@@ -206,11 +269,12 @@ class Fill:
         granted: list[int] = []
         try:
             granted = ask(self._collected.nbytes + coming + FILE_BYTES)
-        except LimitExceeded as error:
-            if not self._collected.indices and (self._committer.is_idle or self._committer.late_items):
-                self._stop(error.message)
+        except LimitExceeded as error:  # commits make room
+            may_help = bool(self._collected.indices) or not self._committer.is_idle
             self._flush()
             self._committer.wait()
+            if not (may_help and self._committer.is_idle):
+                self._stop(error.message)
         except PrepcacheError as error:
             self._was_away |= self._session.is_away
             is_away = self._session.is_away or (self._was_away and not self._session.is_gone)
@@ -223,7 +287,7 @@ class Fill:
         return bool(granted)
 
     def _note_found(self, found: Array) -> None:
-        self._filled.waited.extend(found.tolist())
+        self._waited.extend(found.tolist())
 
     # -- taking what is made
 
@@ -233,8 +297,7 @@ class Fill:
                 raise self._task.refusal(part.index, part.refusal)
             if part.error is not None:
                 raise self._task.failure(part)
-            if part.notices:
-                self._filled.notices.extend(part.notices)
+            self._notices.extend(part.notices)
             try:
                 if part.is_last and part.index not in self._unfinished:
                     self._take_whole(part)
@@ -242,7 +305,7 @@ class Fill:
                     self._take_cut(part)
             except SampleError as error:  # no column can hold it
                 raise self._task.refusal(part.index, error) from None
-        self._task.by.job.guard.note_call()
+        self._by.job.guard.note_call()
         if self._is_flush_due():
             self._flush()
 
@@ -257,30 +320,30 @@ class Fill:
         if self._is_refused(part):
             self._committer.keep(partial(cut.batch, []), cut.indices)
         else:
-            self._filled.computed.append(index)
+            self._computed.append(index)
             self._hand_in(cut)
 
     def _take_whole(self, part: Part) -> None:
         index = part.index
         self._pace.note(part.cost_s, part.nbytes)
         if self._is_refused(part):
-            if self._task.by.job.is_expanded:  # it can't be made again on access
+            if self._by.job.is_expanded:  # it can't be made again on access
                 self._refused.add(part, None)
                 if self._refused.nbytes >= COMMIT_BYTES:
                     self._keep_refused()
             return
         if len(part.samples) == 1 and part.samples[0] is None:
-            self._filled.nothing.append(index)
+            self._nothing.append(index)
         self._collected.add(part, self._share.lease_of(index))
-        self._filled.computed.append(index)
+        self._computed.append(index)
 
     def _is_refused(self, part: Part) -> bool:
         """Whether an item's samples are not to be stored: they were made of bytes that its digest does not
         stand for, or of something that was not observed."""
         if changed := self._task.originals.changed(part.index):
-            self._filled.changed[part.index] = changed
+            self._changed[part.index] = changed
         if part.unobserved:
-            self._filled.unobserved[part.index] = part.unobserved
+            self._unobserved[part.index] = part.unobserved
         is_refused = bool(changed or part.unobserved)
         if is_refused:
             self._share.settle((part.index,))
@@ -309,17 +372,15 @@ class Fill:
                 self._share.suit_cache()
             self._committer.wait(1)  # invariant 4
 
-    def _observed(self) -> list[dict[str, Any]]:
-        return with_draws(self._workers.observed(), self._workers.drawn)
-
     def _hand_in(self, collected: Collected) -> None:
         indices, session = collected.indices, None if self._is_alone else self._session
 
         def make() -> Batch:
-            return collected.batch(self._observed(), session)
+            observed = with_draws(self._workers.observed(), self._workers.drawn)
+            return collected.batch(observed, session)
 
         self._pace.uncommitted_s = 0.0
-        changed = [] if self._is_alone else self._task.by.job.guard.check()
+        changed = [] if self._is_alone else self._by.job.guard.check()
         if changed:
             self._stop(line(changed))
         if changed or self._is_alone:
@@ -331,12 +392,14 @@ class Fill:
                 self._stop(f"{size_text(waiting_bytes())} are waiting for a daemon that does not answer")
 
     def _stop(self, reason: str, *, is_declined: bool = False) -> None:
+        """Nothing more is leased. What was made is committed."""
+        if not self._committer.reason:
+            self._committer.decline(reason, is_declined=is_declined)
         if not self._is_stopped:
             self._is_stopped = True
-            self._filled.reason, self._filled.is_declined = reason, is_declined
             self._share.reopen(self._queue)
             self._queue.clear()
 
     def _report_progress(self) -> None:
-        computed, waited = len(self._filled.computed), len(self._filled.waited)
-        self._watcher.advance(computed, waited, self._pace.item_bytes)
+        computed, waited = len(self._computed), len(self._waited)
+        self._progress.advance(computed, waited, self._pace.item_bytes)

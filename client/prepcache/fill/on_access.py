@@ -1,7 +1,8 @@
 """Samples made on access: leased before they are made, and committed while training goes on.
 
 Invariants:
-    1. Every process has its own: a DataLoader worker leases and commits under its own session.
+    1. Every process has its own: a DataLoader worker leases and commits under its own session. The threads of
+       a process share it.
     2. A sample is made while the share (share.py) says that its item is this job's: jobs and workers that
        read one cold data set call the function once for each item.
     3. One thread at a time leases; threads make different items at once, and wait for one that another
@@ -11,7 +12,8 @@ Invariants:
     5. Until it is in files it is in memory, at most half a batch of it, and is given from there. It is in
        files before another process gets the data set, and before all is prepared.
     6. What is leased and not committed is given back: others may wait for it.
-    7. Samples that were made while something that counts in the recipe changed are dropped.
+    7. Samples that were made while something that counts in the recipe changed are given to the job, and not
+       stored.
 
 Locking: `_turn` is held while items are leased, and never over a call; `_submitting` while what was made
 goes into files.
@@ -25,7 +27,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -40,8 +42,9 @@ from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
-from prepcache.keys.randomness import Guard
+from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
+from prepcache.wrapped import Wrapped
 
 log = logging.getLogger("prepcache")
 
@@ -53,19 +56,18 @@ PATIENCE_S = 5.0
 """Longest wait of a thread for which the call that it waits for may be waiting."""
 LEASE_FROM_S = 2e-3
 """An item that costs less, and is asked for alone, is leased when it is committed: asking takes as long."""
-
-Call = Callable[[int], tuple[Part, bool]]
-"""Makes the sample of a distinct item; whether that may be kept."""
+LOOK_AGAIN_S = 5.0
+"""How often a lazy data set that misses, and keeps nothing, asks what others have committed meanwhile."""
 
 
 class OnAccess:
     """Makes samples and has them committed, for one process."""
 
-    def __init__(self, task: Task, committer: Committer) -> None:
+    def __init__(self, task: Task) -> None:
         self.pid = os.getpid()
-        self.committer = committer
+        self.task = task
+        self.committer = Committer(task)
         self._artifacts = artifacts = task.by.artifacts
-        self._task = task
         self._turn = threading.RLock()
         self._is_made = threading.Condition()
         self._submitting = threading.Lock()
@@ -78,40 +80,76 @@ class OnAccess:
         """Those of the calls that are under way, by `id`: they are equal to each other."""
         forks.note(self)
 
-    @property
-    def wants_more(self) -> bool:
-        session = self._artifacts.session
-        is_there = session.is_away or not session.is_gone
-        return is_there and not self.committer.reason and not is_full()
-
-    @contextlib.contextmanager
-    def guarded(self) -> Iterator[Guard]:
-        watched = Guard(self._task.by.job.guard.drawn)
-        self._guards[id(watched)] = watched
-        try:
-            with watched:
-                yield watched
-        finally:
-            del self._guards[id(watched)]
-
-    def drawn(self) -> set[str]:
-        for watched in list(self._guards.values()):
-            watched.check()
-        return self._task.by.job.guard.drawn
-
-    def _observed(self) -> list[dict[str, Any]]:
-        return with_draws(self._task.by.job.observed(), self.drawn())
-
     # -- making
 
-    def samples(self, indices: Sequence[int], call: Call, *, is_single: bool = False) -> dict[int, Any]:
-        """The samples of distinct items that were missing: made here, or by others meanwhile.
+    def samples(self, indices: Sequence[int], *, is_single: bool) -> dict[int, Any]:
+        """The samples of distinct items that are missing.
 
         `is_single`: the job asks for samples one by one.
         """
+        by, guard = self.task.by, self.task.by.job.guard
+        by.job.refuse_itself()
+        drifted = guard.check_first() if self._artifacts.mode.is_writing else []
+        if drifted and guard.is_news():
+            by.say_of_it(line(drifted), "drifted")
+        is_keeping = by.keeps or self._artifacts.has_lost
+        watched = Guard(guard.drawn)
+        self._guards[id(watched)] = watched
+        try:
+            with by.job.filling(), watched:
+                if is_keeping and not drifted and self._wants_more:
+                    made = self._shared(indices, is_single=is_single)
+                else:
+                    if is_keeping:
+                        self._artifacts.look(not_within_s=LOOK_AGAIN_S)
+                    made = {index: self._unkept(index) for index in indices}
+        finally:
+            del self._guards[id(watched)]
+        if watched.drawn:
+            by.say(describe(by.name, watched.drawn), "drawn")
+        return made
+
+    @property
+    def _wants_more(self) -> bool:
+        session = self._artifacts.session
+        is_there = self._artifacts.mode.is_writing and (session.is_away or not session.is_gone)
+        return is_there and not self.committer.reason and not is_full()
+
+    def _drawn(self) -> set[str]:
+        for watched in list(self._guards.values()):
+            watched.check()
+        return self.task.by.job.guard.drawn
+
+    def _unkept(self, index: int) -> Any:
+        slot, row = self.task.catalogue.slot_of(index)
+        if slot is not None:
+            return slot.artifact.sample(row)
+        part, _ = self._call(index, self.task.originals.item(index))
+        return copied(part.samples[0])  # the next call may give the same memory
+
+    def _call(self, index: int, item: Any) -> tuple[Part, bool]:
+        """Makes a sample of an item; whether it may be kept."""
+        task, by = self.task, self.task.by
+        (part,) = by.job.parts(index, item)
+        by.job.guard.note_call()
+        if part.error is not None:
+            raise task.failure(part)
+        if isinstance(by.job.function, Wrapped):
+            by.refuse_draws(self._drawn())
+        task.tally.note_made(index, part.cost_s)
+        task.say_notices(part.notices)
+        changed = task.originals.changed(index)
+        if part.unobserved:
+            task.say_unobserved(index, part.unobserved)
+        elif changed:
+            task.say_changed({index: changed})
+        return part, not (part.unobserved or changed)
+
+    def _shared(self, indices: Sequence[int], *, is_single: bool) -> dict[int, Any]:
+        """Samples that are made here, or by others meanwhile."""
         if not self._pace.cost_s:
             self._share.suit_cache()
-        by, began = self._task.by, time.monotonic()
+        by, began = self.task.by, time.monotonic()
         found: dict[int, Any] = {}
         while left := self._unread(indices, found):
             todo: list[int] = []
@@ -121,11 +159,11 @@ class OnAccess:
                     todo = [index for index in left if not self._share.is_taken(index)]
                     granted = self._granted(todo, is_single=is_single) if todo else []
                 for index in granted:
-                    self._make(index, call, found)
+                    self._make(index, found)
             except BaseException:  # the function raised, or was interrupted: others may make these
                 # Not all that it wants: another thread may be making the rest by now.
                 self._share.settle([index for index in granted or todo if self._is_unmade(index)])
-                self.flush_soon()
+                self._flush_soon()
                 raise
             if not todo:
                 with self._is_made:
@@ -133,13 +171,13 @@ class OnAccess:
             if todo:
                 began = time.monotonic()
             is_late = time.monotonic() - began > PATIENCE_S
-            if not granted and (by.is_awaited or (is_late and by.job.is_called_for_here)):
-                found |= {index: copied(call(index)[0].samples[0]) for index in left}
+            if not granted and (by.is_in_executor or (is_late and by.job.is_called_for_here)):
+                found |= {index: self._unkept(index) for index in left}
         return found
 
     def _unread(self, indices: Sequence[int], found: dict[int, Any]) -> list[int]:
         """Reads what is there by now; what is still missing."""
-        catalogue = self._task.catalogue
+        catalogue = self.task.catalogue
         for index in indices:
             if index in found:
                 continue
@@ -165,7 +203,7 @@ class OnAccess:
         try:
             granted = share.take(among=among)
             if not granted and not share.reason:
-                self.flush_soon()
+                self._flush_soon()
                 granted = share.wait(POLL_S, among=among)
         except PrepcacheError:
             if self._artifacts.session.is_away:
@@ -179,12 +217,14 @@ class OnAccess:
         self._grants += bool(granted) and not self._artifacts.session.is_away
         if share.is_waited_for:
             share.is_waited_for = False
-            self.flush_soon()
+            self._flush_soon()
         return granted
 
-    def _make(self, index: int, call: Call, found: dict[int, Any]) -> None:
+    def _make(self, index: int, found: dict[int, Any]) -> None:
         try:
-            part, is_kept = call(index)
+            part, is_kept = self._call(index, self.task.originals.compared(index))
+            if is_kept and (refusal := part.looked_at().refusal) is not None:
+                raise self.task.refusal(index, refusal)
             found[index] = copied(part.samples[0])  # the next call may give the same memory
             nbytes = weight(part.samples[0])
             self._pace.note(part.cost_s, nbytes)
@@ -208,7 +248,7 @@ class OnAccess:
 
     # -- committing
 
-    def flush_soon(self) -> None:
+    def _flush_soon(self) -> None:
         if self._made:
             self.committer.soon()
 
@@ -230,15 +270,16 @@ class OnAccess:
     def _submit(self) -> None:
         made, self._grants = dict(self._made), 0
         left = deque(() if self._has_changed(made) else [part for part, _ in made.values()])
-        collected = Collected(self._task)
+        collected = Collected(self.task)
         while left:
             part = left.popleft()
             with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
                 collected.add(part, self._share.lease_of(part.index))
             if collected.indices and (not left or collected.nbytes >= self._pace.commit_bytes):
-                make = partial(collected.batch, self._observed(), self._artifacts.session)
+                observed = with_draws(self.task.by.job.observed(), self._drawn())
+                make = partial(collected.batch, observed, self._artifacts.session)
                 self.committer.submit(make, self._share, indices=collected.indices)
-                collected = Collected(self._task)
+                collected = Collected(self.task)
         for index in made:
             del self._made[index]
         # Not before: a process that ends waits for what is on its way into files.
@@ -251,7 +292,7 @@ class OnAccess:
         self._share.settle([index for index in made if self._share.is_taken(index)])
 
     def _has_changed(self, made: dict[int, Any]) -> bool:
-        guard = self._task.by.job.guard
+        guard = self.task.by.job.guard
         changed = guard.check() if made else []
         if changed:
             self._artifacts.reason = line(changed)

@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +33,12 @@ from prepcache.index.item_index import Catalogue
 if TYPE_CHECKING:
     from prepcache.fill.input_guard import Originals
     from prepcache.fill.share import HeldLease, Share
+    from prepcache.keys.observation.context import Notice
+    from prepcache.report import Tally
     from prepcache.samples import Preprocessing
 
+CHANGED_SAID = 3
+"""Items that changed during a fill and are named, each on a line."""
 Identity = tuple[int, int, int, int, int, str]
 """A file's stamp, and its artifact's key."""
 
@@ -46,6 +50,7 @@ class Task:
     by: Preprocessing
     catalogue: Catalogue
     originals: Originals
+    tally: Tally
 
     def writer(self) -> artifact.Writer:
         return artifact.Writer(self.by.recipe.digest, self.catalogue.index.edition)
@@ -74,6 +79,27 @@ class Task:
 
     def refusal(self, index: int, error: SampleError) -> SampleError:
         return SampleError(f"{self.originals.name(index)}: {error.message}", **error.data)
+
+    def say_notices(self, notices: Iterable[Notice]) -> None:
+        for topic, text in notices:
+            self.by.say_of_it(text, topic)
+
+    def say_changed(self, changed: dict[int, list[str]]) -> None:
+        """Names the first items, as a whole folder may be written to meanwhile."""
+        news = [names for index, names in changed.items() if self.tally.note_changed(index, names)]
+        told = [", ".join(names[:3]) for names in news[:CHANGED_SAID]]
+        if len(news) > len(told):
+            told.append(f"{len(news) - len(told):,} more items")
+        for what in told:
+            self.by.say_of_it(f"{what} changed since the data set was opened: not stored", is_wrong=True)
+
+    def say_unobserved(self, index: int, why: str) -> None:
+        """Of one such item: what it reads, the others mostly read, too."""
+        text = (
+            f"what the function read for {self.originals.name(index)} could not be observed ({why}). Samples "
+            "of such items are not stored; every job preprocesses them itself"
+        )
+        self.by.say_of_it(text, "unobserved")
 
 
 class LocalFile:

@@ -151,13 +151,6 @@ class InProcess(Workers):
         self._around.close()
 
 
-_IN_USE: forks.Living[InExecutor] = forks.Living()
-
-
-def is_in_use(executor: Executor | None) -> bool:
-    return any(one._executor is executor and one._chunks for one in _IN_USE)
-
-
 class InExecutor(Workers):
     """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
 
@@ -166,7 +159,6 @@ class InExecutor(Workers):
         self._executor = executor
         self._chunks: dict[Future[Made], Sequence[tuple[int, Any]]] = {}
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
-        _IN_USE.add(self)
 
     @property
     def has_room(self) -> bool:
