@@ -61,9 +61,8 @@ class Part:
 
     Args:
         error: what the function raised; `refusal`: why no column can hold a sample.
-        nbytes: about how many bytes its samples hold.
         unobserved: the error because of which something that the function read may not have been seen.
-        notices: what the user should be told of the function, new since the last part.
+        notices: what the user should be told of the function.
     """
 
     index: int
@@ -77,7 +76,6 @@ class Part:
     notices: tuple[Notice, ...] = ()
 
     def copied(self) -> Part:
-        """This part, with its samples in memory of its own."""
         self.samples = [copied(sample) for sample in self.samples]
         return self
 
@@ -93,12 +91,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is called: the function, its config, and how an item is handed to it.
-
-    Args:
-        of: the data set, alike in all copies of it; none by default.
-        guard: tells whether what is made still belongs to the recipe.
-    """
+    """What is called; `of`: the data set, alike in all copies of it."""
 
     function: Callable[..., Any]
     config: Mapping[str, Any]
@@ -109,7 +102,6 @@ class Job:
     guard: RecipeGuard = field(default_factory=RecipeGuard, compare=False)
 
     def observed(self) -> list[dict[str, Any]]:
-        """What the function was seen to read so far, in this process."""
         return [] if self.observer is None else list(self.observer.taken())
 
     def add(self, told: Iterable[Input]) -> None:
@@ -120,7 +112,6 @@ class Job:
         return [] if self.observer is None else self.observer.news()
 
     def filling(self) -> AbstractContextManager[None]:
-        """While many items are made."""
         return _NOTHING if self.observer is None else self.observer.filling()
 
     def call(self, index: int, item: Any) -> list[Any]:
@@ -138,12 +129,11 @@ class Job:
     def made(
         self, chunk: Iterable[tuple[int, Any]], begins: Callable[[int], object] = id
     ) -> Iterator[list[Part]]:
-        """The parts of some items. Of texts, arrays and the like, many come at a time while the function
-        reads nothing: what surrounds a call may cost more than the call. Any other item is called before the
-        next is asked for, which may be the same object. An interrupt is raised after what was made before it.
+        """The parts of some items; `begins` is called with an item's number before the function is.
 
-        Args:
-            begins: called with an item's number before the function is.
+        Of texts, arrays and the like, many come at a time while the function reads nothing: what surrounds a
+        call may cost more than the call. Any other item is called before the next is asked for, which may be
+        the same object. An interrupt is raised after what was made before it.
         """
         together: list[tuple[int, Any]] = []
         nbytes = 0
@@ -228,7 +218,6 @@ class Job:
             yield [_failed(index, time.perf_counter() - began, error)]
 
     def _ended(self, parts: list[Part], missed: str) -> list[Part]:
-        """Parts whose watch has ended: it tells what may not have been seen of any of them."""
         for part in parts:
             part.unobserved = part.unobserved or missed
         if self.observer is not None:
@@ -250,7 +239,6 @@ class Job:
         return made
 
     def refuse_itself(self) -> None:
-        """Refuses to make an item of the data set for the function that is just making one."""
         if self.of and self.of in _CALLED_OF.get():
             raise RecursionError(
                 "the function reads from its own data set, which would wait forever: pass it what it needs "

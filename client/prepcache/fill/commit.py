@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,11 +53,14 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.fill.pending import Batch, Task
+from prepcache.fill.pending import Batch, Collected, Task
 from prepcache.fill.share import MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import count_text
+
+if TYPE_CHECKING:
+    from prepcache.daemon.session import Session
 
 log = logging.getLogger("prepcache")
 
@@ -167,29 +171,31 @@ class Committer:
     def nbytes(self) -> int:
         return sum(batch.file.nbytes for batch in list(self._todo))
 
-    def end_filling(self) -> None:
+    def end_filling(self) -> tuple[str, bool]:
+        """Why nothing more was stored, if so, and whether there was no room."""
+        ended = self.reason, self.is_declined
         self.reason, self.is_declined, self.is_filling = "", False, False
+        return ended
 
-    def submit(self, make: Callable[[], Batch], share: Share, *, indices: Sequence[int]) -> None:
-        if (batch := self.keep(make, indices)) is None:
-            share.settle(indices)
+    def submit(self, collected: Collected, share: Share, observed: list[dict[str, Any]]) -> None:
+        if (batch := self.keep(collected, observed, self._session)) is None:
+            share.settle(collected.indices)
             return
         batch.share = share
-        share.hand_in(indices)
-        self._add(batch)
-
-    def _add(self, batch: Batch) -> None:
+        share.hand_in(batch.indices)
         _WAITING.add(batch)
         self._todo.append(batch)
         THREAD.schedule(self)
 
-    def keep(self, make: Callable[[], Batch], indices: Sequence[int]) -> Batch | None:
-        """Puts a batch into files, where its data set finds it; None, which is said, where that fails."""
+    def keep(
+        self, collected: Collected, observed: Sequence[dict[str, Any]] = (), session: Session | None = None
+    ) -> Batch | None:
+        """Puts a batch into a file, where its data set finds it; None, which is said, where that fails."""
         try:
-            batch = make()
+            batch = collected.batch(list(observed), session)
         except (OSError, ArtifactError) as why:
             self.reason = self.reason or f"samples could not be written to a temporary file: {why}"
-            count = count_text(len(indices), "item", "items")
+            count = count_text(len(collected.indices), "item", "items")
             log.warning("prepcache: the samples of %s are dropped and recomputed: %s", count, why)
             return None
         self._task.catalogue.add_local(batch.file)
@@ -291,17 +297,19 @@ class Committer:
         batch.cover = dict.fromkeys(batch.cover)
         self._retry_at = time.monotonic() + RETRY_S
         if self.is_filling and not self._artifacts.session.is_away:
-            self.reason = reason
+            self.reason = self.reason or reason
 
     def decline(self, reason: str, *, is_declined: bool = True) -> None:
         """Nothing more is stored; said once, unless a fill says it."""
-        if not self.is_filling:
-            if not self.reason and reason != self._artifacts.reason:
-                log.warning("prepcache: new samples are not stored: %s", reason)
-            self._artifacts.reason = reason
-        self.reason, self.is_declined = reason, is_declined
         if is_declined:
             self._task.tally.note_full()
+        if self.reason:
+            return
+        self.reason, self.is_declined = reason, is_declined
+        if not self.is_filling:
+            if reason != self._artifacts.reason:
+                log.warning("prepcache: new samples are not stored: %s", reason)
+            self._artifacts.reason = reason
 
     # -- one commit
 
@@ -345,7 +353,8 @@ class Committer:
                 if (looks := looks + 1) > MAX_LOOKS:
                     raise DaemonError("the daemon keeps announcing new artifacts")
                 generation = answer.look_again.generation
-                lost |= self._made_by_others(batch)
+                is_made = self._task.catalogue.is_shared(batch.indices).tolist()
+                lost |= {digest for digest, is_there in zip(batch.cover, is_made, strict=True) if is_there}
                 continue
             if answer.is_declined:
                 raise Declined(answer.reason or "the cache has no room")
@@ -354,10 +363,6 @@ class Committer:
                 batch.cover.update(dict.fromkeys(granted, HeldLease(answer.lease, generation)))
             lost.update(set(asked).difference(granted))
         return lost
-
-    def _made_by_others(self, batch: Batch) -> set[bytes]:
-        is_made = self._task.catalogue.is_shared(batch.indices).tolist()
-        return {digest for digest, is_there in zip(batch.cover, is_made, strict=True) if is_there}
 
     # -- at the end of the process
 

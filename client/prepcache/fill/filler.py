@@ -37,14 +37,13 @@ from prepcache.fill.call import Part
 from prepcache.fill.commit import is_full, waiting_bytes
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
-from prepcache.fill.pending import Batch, Collected
+from prepcache.fill.pending import Collected
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
 from prepcache.fill.workers import workers_of
 from prepcache.index.item_index import Array, View
 from prepcache.keys.observation.context import Notice
 from prepcache.keys.randomness import Guard, describe
-from prepcache.protocol.observed import with_draws
 from prepcache.protocol.units import count_text, size_text
 from prepcache.report import WITHOUT, ended_early
 from prepcache.wrapped import Wrapped
@@ -63,7 +62,7 @@ def prepare(here: OnAccess, positions: range | None) -> View | None:
     Raises:
         PreprocessError, SampleError: the message names the item; what was done before it stays done.
     """
-    task, by, catalogue = here.task, here.task.by, here.task.catalogue
+    by, catalogue = here.task.by, here.task.catalogue
     here.run()  # into files of this job, where the fill finds it
     if by.is_in_executor:
         raise RuntimeError(
@@ -113,9 +112,9 @@ class Fill:
         self._pace = Pace(self._workers.slots)
         self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
-        self._collected, self._refused = Collected(task), Collected(task)
+        self._collected, self._kept = Collected(task), Collected(task)
         self._unfinished: dict[int, Collected] = {}
-        self._is_stopped = self._is_alone = self._was_away = False
+        self._is_stopped = self._was_away = False
         self._computed: list[int] = []
         self._waited: list[int] = []
         self._changed: dict[int, list[str]] = {}
@@ -140,8 +139,7 @@ class Fill:
             raise
         finally:
             self._progress.close()
-            reason, is_declined = self._committer.reason, self._committer.is_declined
-            self._committer.end_filling()  # what is made on access may be stored
+            reason, is_declined = self._committer.end_filling()
         self._note_end(reason, is_declined=is_declined)
         self._say_end("" if reason == said else reason)
         by.refuse_draws(self._workers.drawn)
@@ -165,7 +163,7 @@ class Fill:
         finally:
             try:  # an interrupt may come twice
                 self._workers.close()
-                self._keep_refused()
+                self._flush_kept()
                 self._flush()
                 self._committer.wait()
             finally:
@@ -201,10 +199,7 @@ class Fill:
         if self._committer.reason:
             self._stop(self._committer.reason)
         self._was_away |= self._session.is_away
-        if not self._is_stopped:
-            self._feed()
-        elif self._by.job.is_expanded:
-            self._feed_alone()
+        self._feed()
         if self._workers.pending:
             self._take(self._workers.take())
             return True
@@ -222,30 +217,19 @@ class Fill:
     # -- getting work
 
     def _feed(self) -> None:
-        while self._workers.has_room and not self._is_stopped:
+        if self._is_stopped and self._by.job.is_expanded:
+            # How many samples an item gives is known only by expanding it: this job makes all of them.
+            self._queue.extend(self._share.take_rest())
+        while self._workers.has_room:
             lapsed = []  # before they were begun
-            while self._queue and not self._share.is_ours(self._queue[0]):
+            while self._queue and not (self._is_stopped or self._share.is_ours(self._queue[0])):
                 lapsed.append(self._queue.popleft())
             if lapsed:
                 self._share.reopen(lapsed)  # at once: it looks through all items
-            if not self._queue and not self._lease():
+            if not self._queue and (self._is_stopped or not self._lease()):
                 return
-            self._submit_chunk()
-
-    def _feed_alone(self) -> None:
-        """Sharing is over, but how many samples an item gives is known only by expanding it."""
-        if not self._is_alone:
-            if self._workers.pending or self._collected.indices:
-                return  # what was leased is committed first
-            self._is_alone = True
-            self._pace.commit_bytes = COMMIT_BYTES  # few files, as each takes a descriptor
-        self._queue.extend(self._share.take_rest())
-        while self._workers.has_room and self._queue:
-            self._submit_chunk()
-
-    def _submit_chunk(self) -> None:
-        count = min(self._pace.chunk(len(self._queue)), len(self._queue))
-        self._workers.submit([self._queue.popleft() for _ in range(count)])
+            count = min(self._pace.chunk(len(self._queue)), len(self._queue))
+            self._workers.submit([self._queue.popleft() for _ in range(count)])
 
     def _lease(self) -> bool:
         granted = self._ask(self._share.take)
@@ -306,8 +290,7 @@ class Fill:
             except SampleError as error:  # no column can hold it
                 raise self._task.refusal(part.index, error) from None
         self._by.job.guard.note_call()
-        if self._is_flush_due():
-            self._flush()
+        self._flush_if_due()
 
     def _take_cut(self, part: Part) -> None:
         index = part.index
@@ -316,85 +299,72 @@ class Fill:
         if not part.is_last:
             return
         del self._unfinished[index]
-        self._pace.note(cut.cost_s, cut.nbytes)
-        if self._is_refused(part):
-            self._committer.keep(partial(cut.batch, []), cut.indices)
-        else:
-            self._computed.append(index)
+        self._note_made(part, cut.cost_s, cut.nbytes)
+        if self._share.is_taken(index):
             self._hand_in(cut)
+        else:
+            self._committer.keep(cut)
 
     def _take_whole(self, part: Part) -> None:
-        index = part.index
-        self._pace.note(part.cost_s, part.nbytes)
-        if self._is_refused(part):
-            if self._by.job.is_expanded:  # it can't be made again on access
-                self._refused.add(part, None)
-                if self._refused.nbytes >= COMMIT_BYTES:
-                    self._keep_refused()
-            return
+        self._note_made(part, part.cost_s, part.nbytes)
         if len(part.samples) == 1 and part.samples[0] is None:
-            self._nothing.append(index)
-        self._collected.add(part, self._share.lease_of(index))
-        self._computed.append(index)
+            self._nothing.append(part.index)
+        if self._share.is_taken(part.index):
+            self._collected.add(part, self._share.lease_of(part.index))
+        elif self._by.job.is_expanded:  # it can't be made again on access
+            self._kept.add(part, None)
 
-    def _is_refused(self, part: Part) -> bool:
-        """Whether an item's samples are not to be stored: they were made of bytes that its digest does not
-        stand for, or of something that was not observed."""
+    def _note_made(self, part: Part, cost_s: float, nbytes: int) -> None:
+        """Gives an item up that is not to be stored: it was made of bytes that its digest does not stand for,
+        or of something that was not observed."""
+        self._pace.note(cost_s, nbytes)
+        self._computed.append(part.index)
         if changed := self._task.originals.changed(part.index):
             self._changed[part.index] = changed
         if part.unobserved:
             self._unobserved[part.index] = part.unobserved
-        is_refused = bool(changed or part.unobserved)
-        if is_refused:
+        if changed or part.unobserved:
             self._share.settle((part.index,))
-        return is_refused
-
-    def _is_flush_due(self) -> bool:
-        collected = self._collected
-        return (
-            self._pace.is_commit_due(collected.nbytes)
-            or len(collected.indices) >= COMMIT_ITEMS
-            or collected.leases >= COMMIT_LEASES
-        )
 
     # -- committing
 
-    def _keep_refused(self) -> None:
-        if (refused := self._refused).indices:
-            self._committer.keep(partial(refused.batch, []), refused.indices)
-            self._refused = Collected(self._task)
+    def _flush_if_due(self) -> None:
+        collected = self._collected
+        if (
+            self._pace.is_commit_due(collected.nbytes)
+            or len(collected.indices) >= COMMIT_ITEMS
+            or collected.leases >= COMMIT_LEASES
+        ):
+            self._flush()
+        if self._kept.nbytes >= COMMIT_BYTES:  # few files, as each takes a descriptor
+            self._flush_kept()
 
     def _flush(self) -> None:
         if (collected := self._collected).indices:
             self._hand_in(collected)
             self._collected = Collected(self._task)  # not before: an interrupt may come
-            if not self._is_alone:
-                self._share.suit_cache()
+            self._share.suit_cache()
             self._committer.wait(1)  # invariant 4
 
+    def _flush_kept(self) -> None:
+        if self._kept.indices:
+            self._committer.keep(self._kept)
+            self._kept = Collected(self._task)
+
     def _hand_in(self, collected: Collected) -> None:
-        indices, session = collected.indices, None if self._is_alone else self._session
-
-        def make() -> Batch:
-            observed = with_draws(self._workers.observed(), self._workers.drawn)
-            return collected.batch(observed, session)
-
         self._pace.uncommitted_s = 0.0
-        changed = [] if self._is_alone else self._by.job.guard.check()
-        if changed:
+        if changed := self._by.job.guard.check():
             self._stop(line(changed))
-        if changed or self._is_alone:
-            self._committer.keep(make, indices)
-            self._share.settle(indices)
-        else:
-            self._committer.submit(make, self._share, indices=indices)
-            if is_full():
-                self._stop(f"{size_text(waiting_bytes())} are waiting for a daemon that does not answer")
+            self._committer.keep(collected)
+            self._share.settle(collected.indices)
+            return
+        self._committer.submit(collected, self._share, self._workers.observed())
+        if is_full():
+            self._stop(f"{size_text(waiting_bytes())} are waiting for a daemon that does not answer")
 
     def _stop(self, reason: str, *, is_declined: bool = False) -> None:
         """Nothing more is leased. What was made is committed."""
-        if not self._committer.reason:
-            self._committer.decline(reason, is_declined=is_declined)
+        self._committer.decline(reason, is_declined=is_declined)
         if not self._is_stopped:
             self._is_stopped = True
             self._share.reopen(self._queue)

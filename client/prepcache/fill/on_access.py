@@ -28,7 +28,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,7 @@ LOOK_AGAIN_S = 5.0
 
 
 class OnAccess:
-    """Makes samples and has them committed, for one process."""
+    """Makes samples and has them committed."""
 
     def __init__(self, task: Task) -> None:
         self.pid = os.getpid()
@@ -277,8 +276,7 @@ class OnAccess:
                 collected.add(part, self._share.lease_of(part.index))
             if collected.indices and (not left or collected.nbytes >= self._pace.commit_bytes):
                 observed = with_draws(self.task.by.job.observed(), self._drawn())
-                make = partial(collected.batch, observed, self._artifacts.session)
-                self.committer.submit(make, self._share, indices=collected.indices)
+                self.committer.submit(collected, self._share, observed)
                 collected = Collected(self.task)
         for index in made:
             del self._made[index]

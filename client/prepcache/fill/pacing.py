@@ -1,9 +1,7 @@
-"""The pace of a fill: what items cost, how many to lease at once, when to commit; pure arithmetic.
+"""The pace of a fill: what items cost, how many to lease at once, when to commit.
 
-Invariants:
-    1. Nothing is leased beyond one item a worker before something has been measured.
-    2. A lease is `LEASE_S` of work, and near the end so little that jobs which share the rest end together.
-       What it brings fits into one commit: a cache that has no room for it is full.
+A lease is one item a worker before something has been measured, then `LEASE_S` of work that fits into one
+commit, and near the end so little that jobs which share the rest end together.
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ UNKNOWN_BYTES = 4 << 20
 """While the daemon has not told how large the cache is; 256 such files may wait (commit.py)."""
 COMMIT_SHARE_OF_CACHE = 32
 """A small cache gets small artifacts: what is evicted, or declined, is one of so many."""
-COMMIT_ITEMS = 1 << 18
-"""At most so many in one commit: a quarter of what one session may have leased."""
-COMMIT_LEASES = 128
-"""Bounds what one commit names."""
+COMMIT_ITEMS, COMMIT_LEASES = 1 << 18, 128
+"""At most so many in one commit."""
 COMMIT_S = 30.0
 COMMIT_SHARE = 0.02
 """Uncommitted work may be lost: at most COMMIT_S of it, or this share of all work so far if that is more."""
@@ -38,13 +34,7 @@ _MEMORY = 0.98
 
 @dataclass(slots=True)
 class Pace:
-    """What was measured.
-
-    Args:
-        slots: items preprocessed at the same time.
-        cost_s: seconds inside the function so far, over all workers.
-        uncommitted_s: those of samples that are in no artifact yet.
-    """
+    """What was measured; `cost_s`: seconds inside the function so far, over all workers."""
 
     slots: int = 1
     commit_bytes: int = COMMIT_BYTES

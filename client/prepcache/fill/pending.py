@@ -39,13 +39,11 @@ if TYPE_CHECKING:
 
 CHANGED_SAID = 3
 """Items that changed during a fill and are named, each on a line."""
-Identity = tuple[int, int, int, int, int, str]
-"""A file's stamp, and its artifact's key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What samples are made of, how, and where they are then."""
+    """What samples are made of, how, where they are then, and what is counted and said of them."""
 
     by: Preprocessing
     catalogue: Catalogue
@@ -105,12 +103,7 @@ class Task:
 class LocalFile:
     """An artifact in a file without a name.
 
-    Args:
-        staging: the folder to which a commit would bring it.
-
-    Raises:
-        OSError: the folder takes no more.
-        ArtifactError: no artifact holds so many observed inputs.
+    Raises OSError where the folder takes no more, ArtifactError where there are too many observed inputs.
     """
 
     def __init__(
@@ -131,18 +124,12 @@ class LocalFile:
         return self.artifact.size_bytes
 
     @property
-    def address(self) -> tuple[int, int, Identity]:
-        """Process and descriptor by which another process of this job can open the file, and which it is."""
-        return os.getpid(), self.fd, self._identity
-
-    @property
-    def _identity(self) -> Identity:
-        from prepcache.keys.files.stamps import stamp_of
-
-        return *stamp_of(os.fstat(self.fd)), self.artifact.key
+    def address(self) -> tuple[int, int, str]:
+        """Process and descriptor by which another process of this job can open the file, and its key."""
+        return os.getpid(), self.fd, self.artifact.key
 
     @classmethod
-    def of(cls, pid: int, fd: int, identity: Identity) -> LocalFile | None:
+    def of(cls, pid: int, fd: int, key: str) -> LocalFile | None:
         """The file at another process's `address`; None if it is not there any more."""
         found = cls.__new__(cls)
         try:
@@ -150,7 +137,7 @@ class LocalFile:
             found.artifact = artifact.open(found.fd)
         except (OSError, ArtifactError):
             return None
-        return found if found._identity == identity else None
+        return found if found.artifact.key == key else None
 
 
 def _folder() -> str:
@@ -173,7 +160,7 @@ class Batch:
 
     Args:
         cover: the digest of each of `indices`, and the lease that covers it.
-        share: where the items are settled; None where they are.
+        share: where the items are to be settled.
         is_late: it is waited for no more.
     """
 
@@ -242,7 +229,6 @@ class Collected:
 
     @property
     def leases(self) -> int:
-        """How many leases a commit would name."""
         return len(self._leases)
 
     def add(self, part: Part, held: HeldLease | None) -> None:

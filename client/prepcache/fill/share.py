@@ -45,7 +45,6 @@ class HeldLease:
     Args:
         generation: the newest of the recipe when it was granted: what others made of its items is newer.
         left: its items that are not settled.
-        is_dead: it lapsed or was given back.
     """
 
     lease: wire.Lease
@@ -56,9 +55,6 @@ class HeldLease:
 
 class Share:
     """What one job asks for and gets, of the distinct items `todo`.
-
-    Args:
-        on_found: called with items that other jobs have made.
 
     Attributes:
         holders: the jobs that have items which were asked for last.
@@ -86,8 +82,7 @@ class Share:
         self._state = np.zeros(len(catalogue.distinct), "u1")
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
-        self._was_away = False
-        """Whether items were taken in an outage since the last answer."""
+        self._was_away = False  # when items were taken since the last answer
         self._order: Array | None = None
         self._asked_as: str | None = None
         self._looks = 0
@@ -110,7 +105,6 @@ class Share:
         return not held.is_dead
 
     def is_taken(self, index: int) -> bool:
-        """Whether this job has an item, and it is not settled."""
         return bool(self._state[index] == OURS)
 
     def suit_cache(self) -> None:
@@ -129,14 +123,12 @@ class Share:
         self._state[at[self._state[at] == SETTLED]] = FRESH
 
     def take(self, coming: int = 0, among: Array | None = None) -> list[int]:
-        """Leases some fresh items, passing over what others hold and what has been made meanwhile.
+        """Leases some fresh items, in order; none where nothing fresh is left or, with `reason`, where the
+        cache has no room.
 
         Args:
             coming: bytes that are not committed yet: there must be room for them, too.
             among: only these, which a thread of the job asks for.
-
-        Returns:
-            Items, in order; none where nothing fresh is left or, with `reason`, where the cache has no room.
         """
         while True:
             generation = self._artifacts.generation
@@ -177,8 +169,8 @@ class Share:
         return granted
 
     def _fresh_in_order(self) -> Array:
-        """The fresh items; where machines share a bucket without a lead, in this machine's own random order:
-        what two of them make at the same time is then mostly different, until little is left."""
+        """The fresh items; where machines share a bucket without a lead, in this machine's own order, so that
+        two of them mostly make different items."""
         if not self._session.order:
             return self._in_state(FRESH, None)
         if self._order is None:
@@ -234,7 +226,6 @@ class Share:
         return granted
 
     def _take_unleased(self, window: Array, want: int) -> list[int]:
-        """Takes some items while no daemon answers."""
         granted: list[int] = np.random.default_rng().permutation(window)[:want].tolist()
         with self._lock:
             self._state[granted] = OURS
@@ -242,7 +233,7 @@ class Share:
         return granted
 
     def _settle_found(self, among: Array | None = None) -> None:
-        """Items that are there by now need not be asked for: of these, or of all."""
+        """Settles what is there by now, of these items or of all."""
         at: Any = slice(None) if among is None else among
         with self._lock:
             is_there, state = self._catalogue.places.artifact[at] != MISSING, self._state[at]
@@ -265,7 +256,7 @@ class Share:
                     forsake(self._session, [held])
 
     def reopen(self, indices: Iterable[int]) -> None:
-        """These are to be asked for again: their lease lapsed. Others may have made them long ago."""
+        """These are to be asked for again: their lease lapsed, and others may have made them."""
         with self._lock:
             self.settle(indices := list(indices))
             self._state[indices] = FRESH
@@ -283,8 +274,7 @@ class Share:
 
 
 def forsake(session: Session, leases: Iterable[HeldLease]) -> None:
-    """Gives leases back with the next request for one, or the next beat, which tells jobs that wait for
-    their items. It takes no time, so that it may be called with a lock."""
+    """Gives leases back with the next request or beat. It takes no time, and may be called with a lock."""
     for held in leases:
         held.is_dead = True
         session.heartbeat.note_lost(held.lease.id)

@@ -1,9 +1,7 @@
 """Calling the preprocessing function: here, in forked workers, or in somebody's executor.
 
-Each kind takes chunks of distinct items and gives their parts (call.py) back in lists.
-
 Invariants:
-    1. The parts of one item come in order and from one worker.
+    1. The parts (call.py) of one item come in order and from one worker.
     2. A function that raises gives a part with the error in it; the others go on.
     3. Forked workers inherit the function and the items: neither need be picklable. They use no session
        and no descriptor of the parent's but their own pipe, and end when they are told so, or that closes.
@@ -39,6 +37,7 @@ from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
 from prepcache.keys.observation.inputs import Input
 from prepcache.keys.randomness import Guard
+from prepcache.protocol.observed import with_draws
 
 WAITING_BYTES = 8 << 20
 """A worker sends what it has made of a chunk, or so much of it at once: a message costs both some 1.4 ms."""
@@ -63,7 +62,7 @@ _AT_BYTES = 8
 
 Made = tuple[list[Part], list[dict[str, Any]], list[str], set[str]]
 """What an executor gives back: parts, what the function was seen to read in that process so far, what counts
-in the recipe and is another there, and the generators that it drew from, where no other thread may have."""
+in the recipe and is another there, and the generators that it drew from."""
 
 
 class Workers:
@@ -86,7 +85,6 @@ class Workers:
 
     @property
     def has_room(self) -> bool:
-        """Whether another chunk would keep somebody from idling."""
         raise NotImplementedError
 
     def submit(self, chunk: Sequence[int]) -> None:
@@ -104,7 +102,7 @@ class Workers:
         raise NotImplementedError
 
     def observed(self) -> list[dict[str, Any]]:
-        return self._job.observed()
+        return with_draws(self._job.observed(), self.drawn)
 
     def close(self) -> None:
         """Ends it, dropping what is pending, and puts the global random generators back."""
@@ -143,7 +141,7 @@ class InProcess(Workers):
     def observed(self) -> list[dict[str, Any]]:
         if self._guard is not None:
             self._guard.check()
-        return self._job.observed()
+        return super().observed()
 
     def close(self) -> None:
         super().close()
@@ -165,19 +163,18 @@ class InExecutor(Workers):
         return len(self._chunks) < CHUNKS_AHEAD * self.slots
 
     def submit(self, chunk: Sequence[int]) -> None:
-        items = [(i, self._item_of(i)) for i in chunk]
+        items = [(index, self._item_of(index)) for index in chunk]
         waiting = [item for some in (*self._chunks.values(), items) for _, item in some]
         if len({id(item) for item in waiting}) < len(waiting):
             raise PreprocessError(
                 f"the items are one and the same {type(items[0][1]).__name__} object, which an executor sees "
                 "as the last of them: give each item an object of its own, or leave executor= out"
             )
+        call: list[Any] = [run_chunk, self._job, items]
         if isinstance(self._executor, ThreadPoolExecutor):
             # Its threads have context variables of their own; the recipe counts those of this one.
-            future = self._executor.submit(copy_context().run, run_chunk, self._job, items)
-        else:
-            future = self._executor.submit(run_chunk, self._job, items)
-        self._chunks[future] = items
+            call.insert(0, copy_context().run)
+        self._chunks[self._executor.submit(*call)] = items
         super().submit(chunk)
 
     def _receive(self) -> None:
@@ -223,14 +220,13 @@ class _Worker:
     chunks: deque[deque[int]] = field(default_factory=deque)
 
     def tell(self, chunk: list[int] | None) -> None:
-        """Its next items, or that it is to end: that the pipe closes it may not see, where another thread was
-        forking. Its death is found when it is heard."""
-        with suppress(OSError):
+        """Its next items, or that it is to end."""
+        with suppress(OSError):  # it has died, which is found when it is heard
             self.pipe.send(chunk)
 
 
 class Forked(Workers):
-    """Forked workers of our own; started by the first chunk."""
+    """Forked workers, started by the first chunk."""
 
     def __init__(self, workers: int, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
@@ -299,8 +295,7 @@ class Forked(Workers):
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
                 with warnings.catch_warnings():
-                    # Python 3.12 warns of threads; the child runs the function and its own pipe, no lock of
-                    # ours.
+                    # Python 3.12 warns of threads; the child takes no lock of ours.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
                 if pid == 0:
@@ -381,9 +376,6 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
                 waiting.append(_dump([Part(index, [], True, 0.0, error=error)]))
             if waiting:
                 send()
-
-
-# -- parts on their way from a forked worker
 
 
 def _dumped(parts: list[Part]) -> list[bytes]:
