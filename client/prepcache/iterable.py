@@ -106,7 +106,6 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         return samples if self.transform is None else map(self.transform, samples)
 
     def _samples(self, split: Split) -> Iterator[Any]:
-        """The samples of a share of the items, from the beginning."""
         self._by.artifacts.claim()
         self._by.is_speaker = split.is_first
         reading = Reading(self._source, split)
@@ -130,7 +129,6 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
                 raise error
 
     def _looked_up(self, items: list[Any], numbers: range) -> Samples:
-        """Raises UnkeyableError: an item has no stable bytes, or one of a class whose code counts."""
         by = self._by
         hasher = ItemHasher(**self._hashing, stat_cache=user_stat_cache())
         stamps = hasher.digest_many(items, numbers.start, numbers.step)
@@ -149,7 +147,6 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         return Samples(by, items, distinct, stamps, catalogue, numbers)
 
     def _prepare(self, chunk: Samples) -> None:
-        """Verifies what was found of a chunk, and makes what is missing."""
         chunk.note_hits()
         if self._verify_fraction:
             chunk.verify(self._verify_fraction)
@@ -189,8 +186,7 @@ class Counts:
         self._why: dict[str, None] = {}
 
     def note(self, report: Report, trouble: str) -> None:
-        """Adds what a chunk has counted. Without trouble, what it made is on its way."""
-        report = report if trouble else replace(report, not_stored=0)
+        report = report if trouble else replace(report, not_stored=0)  # it is on its way
         self._rows[os.getpid() % _PROCESSES] += [getattr(report, name) for name in _FIELDS]
         if len(self._why) < _MAX_WHY:
             self._why.update(dict.fromkeys(report.why))

@@ -38,9 +38,7 @@ ERASED = "\r\x1b[J"
 def say(line: str, is_shown: bool | None = None, *, is_wrong: bool = False) -> None:
     """One line for people: to the log where one listens, else to stderr.
 
-    Args:
-        is_shown: False shows it nowhere; True wherever this is called; None decides.
-        is_wrong: it says that something is wrong, and so every process says it.
+    `is_shown`: None shows it in the first rank, and what `is_wrong` in every process.
     """
     if is_shown is False or (is_shown is None and not is_wrong and not is_first_rank()):
         return
@@ -69,7 +67,7 @@ class Once:
     """Which one-time messages were logged, in memory that forked workers share."""
 
     TOPICS = (
-        "ranks", "drawn", "nothing", "drifted", "left", "slow", "files", "started", "unseen", "unobserved",
+        "ranks", "drawn", "nothing", "drifted", "left", "files", "started", "unseen", "unobserved",
         "taken",
     )  # fmt: skip
 
@@ -91,10 +89,9 @@ class Progress:
 
     Args:
         total, there: distinct items; how many of them were there already.
-        is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides. On a dumb
-            terminal, a bar is plain lines.
+        is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides.
         tell: takes (done, total), for other jobs to see; equal ones where the fill has ended.
-        is_background: the job goes on meanwhile, and may draw a bar of its own: only lines are shown.
+        is_background: the job may draw a bar of its own meanwhile: only lines are shown.
     """
 
     def __init__(
@@ -125,8 +122,7 @@ class Progress:
         tell(there, total)  # the first item may take minutes, or be another job's
 
     def advance(self, computed: int, waited: int, item_bytes: float = 0.0, there: int | None = None) -> None:
-        """So many items have been made here, and by others, since it began.
-        `there`: how many of those that were there had not to be made again."""
+        """So many items have been made here, and by others, since it began; `there`: not made again."""
         self._computed, self._waited, self._item_bytes = computed, waited, item_bytes
         self._there = self._there if there is None else there
         now = self._clock()
@@ -159,7 +155,6 @@ class Progress:
             say(f"{self._name}: {self._line(passed_s, waiting)}", self._is_shown)
 
     def _line(self, passed_s: float, waiting: str) -> str:
-        """How far it is, for whom it waits, what it will take; what matters least comes last."""
         done = self._there + self._computed + self._waited
         left = self._total - done
         parts = [f"{done:,} of {self._total:,} items"]
@@ -169,9 +164,7 @@ class Progress:
             disk = f" and {size_text(left * self._item_bytes)}" if self._item_bytes else ""
             parts.append(f"{span_text(left * passed_s / made)}{disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
-        counts = (
-            (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"),
-        )  # fmt: skip
+        counts = (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs")
         return ", ".join(parts + [f"{count:,} {what}" for count, what in counts if count])
 
     def _draw(self, waiting: str) -> None:
@@ -186,7 +179,6 @@ class Progress:
             self._is_bar, self._is_shown = False, False
 
     def close(self) -> None:
-        """Ends the bar; tells the daemon that no more is to come, however far it came."""
         if self._bar is not None:
             self._draw("")  # the last numbers, which a notebook keeps
             with suppress(Exception):
@@ -200,8 +192,7 @@ class Bar:
     """A line that is drawn over itself: of a terminal as much as fits. In a notebook it stays at the end."""
 
     def __init__(self) -> None:
-        self._drawn = 0
-        """Characters in a notebook."""
+        self._drawn = 0  # characters, in a notebook
 
     def draw(self, line: str) -> None:
         if _is_notebook():

@@ -168,7 +168,6 @@ class Tally:
 
     @property
     def nbytes(self) -> float:
-        """Bytes of the cached artifacts that hold the samples, by their share of the items."""
         shares = self._shares(self._catalogue.places.artifact)
         return float(sum(share * slot.artifact.size_bytes for slot, share in shares if slot.ref is not None))
 
@@ -202,7 +201,7 @@ class Tally:
 def opening_line(
     name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str], mode: Mode = Mode.ON
 ) -> str:
-    """The line at open: hit or miss, and why. `to_do` are distinct items that are to be preprocessed."""
+    """The line at open: hit or miss, and why. `to_do`: distinct items to preprocess."""
     if not report.items:
         return f"empty {name}: no items; check the glob or the folder; recipe {recipe[:12]}"
     items = count_text(report.items, "item", "items")
@@ -226,20 +225,20 @@ def stream_line(name: str, recipe: str, artifacts: ArtifactSet) -> tuple[str, li
 def why_missing(
     artifacts: ArtifactSet, catalogue: Catalogue, items: Sequence[Any], root: str | os.PathLike[str] | None
 ) -> list[str]:
-    """Why items of a data set that has just been opened are not there; empty if all are."""
+    """Why items of a data set that has just been opened are not there."""
     if not len(catalogue.missing):
         return []
     lines, cue = _why_nothing(artifacts), "observed" if artifacts.changed_inputs else ""
     if not lines and not artifacts.has_any:
         return [ask(artifacts)]
     if not lines:
-        lines, cue = [_missing_items(artifacts, catalogue, items, root)], "data"
+        lines, cue = [_missing_items(catalogue, items, root)], "data"
     artifacts.why, artifacts.why_cue = shortened("; ".join(lines), wire.MAX_WHY), cue
     return lines
 
 
 def _why_nothing(artifacts: ArtifactSet) -> list[str]:
-    """Why the daemon has told nothing, or what it told does not count; empty if neither is so."""
+    """Why the daemon has told nothing, or what it told does not count."""
     if artifacts.reason:
         return [artifacts.reason]
     if artifacts.mode is Mode.REFRESH:
@@ -248,8 +247,7 @@ def _why_nothing(artifacts: ArtifactSet) -> list[str]:
 
 
 def ask(artifacts: ArtifactSet) -> str:
-    """The daemon's explanation of a recipe without artifacts, on one line; where a file counted as a whole,
-    how less of it counts."""
+    """The daemon's explanation of a recipe without artifacts, on one line."""
     from prepcache.protocol import explain, inspection
 
     recipe, session = artifacts.recipe, artifacts.session
@@ -286,7 +284,6 @@ def changed_inputs(artifacts: ArtifactSet) -> list[str]:
 
 
 def ended_early(error: BaseException, kept: int, total: int) -> str:
-    """What is there of items whose preparation ended. An edit of the code makes them all anew."""
     how = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended by an error"
     onward = "; the next run continues from there, unless the code is edited" if kept else ""
     return f"{how}: {kept:,} of {total:,} items are stored{onward}"
@@ -304,9 +301,7 @@ def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, .
     return tuple(dict.fromkeys([*tally.why, *lines, *filter(None, [reason])]))
 
 
-def _missing_items(
-    artifacts: ArtifactSet, catalogue: Catalogue, items: Sequence[Any], root: str | os.PathLike[str] | None
-) -> str:
+def _missing_items(catalogue: Catalogue, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:
     """`3 of 2,000 items not cached: a.txt, b.txt and 1 more`: the first ones, by their files."""
     missing, total = catalogue.missing, len(catalogue.distinct)
     first = [items[int(catalogue.distinct.first[i])] for i in missing[:NAMED_ITEMS].tolist()]
@@ -314,10 +309,7 @@ def _missing_items(
     more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
     which = f": {', '.join(names)}{more}" if names else ""
-    all_are = "; none of the cached items is in this data set" if artifacts.has_mapped else ""
-    if all_are and names and isinstance(first[0], str):
-        all_are += ", whose items are str: a Path of the same file is another item"
-    return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}"
+    return f"{count} not cached{which}"
 
 
 def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:

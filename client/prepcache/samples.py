@@ -131,13 +131,7 @@ class Preprocessing:
 
 
 class Samples:
-    """The samples of some items.
-
-    Args:
-        stamps: their files, as they were read.
-        catalogue: where the samples lie.
-        numbers: the numbers of the items in their stream; by default, their positions.
-    """
+    """The samples of some items; `numbers`: those of the items in their stream."""
 
     def __init__(
         self,
@@ -184,14 +178,12 @@ class Samples:
         self.tally.why.extend(self.by.say_draws())
 
     def follow(self) -> None:
-        """Shows the progress of a lazy data set from now on, at each beat of the session."""
         by, missing, total = self.by, len(self.catalogue.missing), len(self.catalogue.distinct)
         if missing and by.artifacts.mode.is_writing:
             self._progress = by.shown(total, total - missing, is_background=True)
             by.artifacts.session.listen(self)
 
     def on_return(self) -> None:
-        """No session beats before somebody has asked."""
         if self._progress is not None and self.by.artifacts.is_owner:
             self.look()
 
@@ -239,12 +231,8 @@ class Samples:
         self.prepare()
 
     def prepare(self, positions: range | None = None) -> None:
-        """Makes what is missing. An error or Ctrl-C shows the job's line that asked for it, and no frame of
-        ours.
-
-        Args:
-            positions: only of these items; the first access to another missing sample makes all of them.
-        """
+        """Makes what is missing, or only of the items at `positions`: another one makes all. An
+        error or Ctrl-C shows the job's line that asked for it, and no frame of ours."""
         self.by.job.refuse_itself()
         self._is_part = positions is not None
         if not (len(self.catalogue.missing) or self.is_expanded):
@@ -275,7 +263,6 @@ class Samples:
 
     @property
     def token(self) -> str:
-        """Alike in all copies of a data set."""
         return self.by.job.of
 
     @property
@@ -334,7 +321,7 @@ class Samples:
         return int(np.count_nonzero(self._there(slice(None))))
 
     def counted(self) -> tuple[Any, list[str]]:
-        """What counts of the samples where a function holds them: their items, and their observed inputs."""
+        """What counts of them where a function holds them: items and observed inputs."""
         catalogue = self.catalogue
         chunks = {chunk for ref in catalogue.refs for chunk in ref.observed}
         # What is read after the samples were made is none of their inputs, though it may be kept for others.

@@ -13,9 +13,6 @@ NOTE [ Who splits twice ]
     What is split by somebody else as well loses items, and nobody sees it. Items that split themselves over
     workers (a WebDataset, a streaming data set of Hugging Face's) are read as if there were no workers. Where
     accelerate reads the data set, it deals out batches to the ranks itself: that is seen by who asks.
-
-Source: webdataset.utils.pytorch_worker_info; accelerate.data_loader (DataLoaderDispatcher,
-IterableDatasetShard).
 """
 
 from __future__ import annotations
@@ -46,14 +43,12 @@ _END = object()
 
 
 class Ranks(NamedTuple):
-    """This rank, and how many there are."""
-
     rank: int = 0
     ranks: int = 1
 
 
 class Split(NamedTuple):
-    """A share: every `step`-th item from `first` on."""
+    """Every `step`-th item from `first` on."""
 
     rank: int
     ranks: int
@@ -70,19 +65,12 @@ class Split(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the first of its rank's workers, or has none beside it."""
         return self.worker == 0
 
 
 def ranks_here(known: Ranks | None = None) -> Ranks:
-    """The ranks that share out items, as torch.distributed, torchrun or the process before this one says.
-
-    Args:
-        known: as of the process that this data set was sent from.
-
-    Raises:
-        ConfigError: RANK and WORLD_SIZE are no rank of any number.
-    """
+    """The ranks that share out items, as torch.distributed, the process that sent this data set (`known`) or
+    torchrun says."""
     if _is_dealt_out():
         return Ranks()
     distributed: Any = sys.modules.get("torch.distributed")
@@ -100,7 +88,6 @@ def ranks_here(known: Ranks | None = None) -> Ranks:
 
 
 def split_here(known: Ranks | None = None) -> Split:
-    """The share of this process."""
     info = _workers()
     worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
     return Split(*ranks_here(known), worker, workers)
@@ -139,8 +126,6 @@ def _is_dealt_out() -> bool:
 
 
 class Source:
-    """Gives items, from their beginning."""
-
     def __init__(self, items: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         if not callable(items):
             refuse_unordered(items)
@@ -149,17 +134,10 @@ class Source:
         self._is_begun = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Passes the epoch on to items that have a `set_epoch`."""
         if callable(tell := getattr(self._items, "set_epoch", None)):
             tell(epoch)
 
     def begin(self) -> Iterator[Any]:
-        """An iterator at the first item.
-
-        Raises:
-            RuntimeError: an iterator was begun before, or was given in another process.
-            TypeError: the function gave nothing that can be iterated.
-        """
         items = self._items
         if isinstance(items, Iterator):
             why = "which an earlier epoch has exhausted" if self._is_begun else ""
@@ -190,11 +168,8 @@ class Reading:
             self._items = islice(source.begin(), split.first, None, split.step)
 
     def read(self, count: int) -> tuple[list[Any], range, Exception | None]:
-        """At most `count` next items of the share: fewer where they come slowly, or are large.
-
-        Returns:
-            They, their numbers in the stream, and what was raised where another was asked for.
-        """
+        """At most `count` next items of the share, fewer where they are slow or large; their numbers in
+        the stream; what was raised where another was asked for."""
         items: list[Any] = []
         error = None
         until, nbytes = self._clock() + READ_S, 0
