@@ -98,15 +98,8 @@ class Originals:
     def _note(self, indices: list[int], items: list[Any]) -> None:
         try:
             digests = self._stamps.hasher.digests_now(items)
-        except UnkeyableError:
-            if len(indices) == 1:
-                self._altered.update(indices)
-                return
-            for index, item in zip(indices, items, strict=True):
-                self._note([index], [item])
+        except UnkeyableError:  # of one of them
+            self._altered.update(indices)
             return
-        self._altered.update(
-            index
-            for index, digest in zip(indices, digests, strict=True)
-            if digest != self._distinct.digest(index)
-        )
+        pairs = zip(indices, digests, strict=True)
+        self._altered.update(index for index, digest in pairs if digest != self._distinct.digest(index))

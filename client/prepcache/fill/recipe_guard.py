@@ -50,8 +50,6 @@ MOST_STATES = 256
 """Changed states of which it is known whether they make the same samples as the first one."""
 MOST_TRIES = 4
 """How often such an item is made again to see whether it is random: a flip may come out the same."""
-_OF_ANOTHER_TIME = " of another time"
-"""Suffix of a distribution or file that an executor's process loaded in another version than the recipe."""
 _MOVING = "a dict or set, while it was being read,"
 """Another thread grows it: who does, and whether it had changed before, cannot be told."""
 
@@ -201,7 +199,7 @@ class RecipeGuard:
         if self._is_elsewhere:
             texts = older_texts(reach, came)
             found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
-            others = [name + _OF_ANOTHER_TIME for name in (*texts.values(), *others)]
+            others += texts.values()
             holders = {_holder(label, made.state.rows) for label in (*found, *others)}
             _met.update(row for row in made.state.rows.items() if row[0] not in holders)
         self._came |= {label: row for label, row in came.items() if label not in found}
@@ -308,12 +306,7 @@ def _digest_of(sample: Any) -> bytes | None:
 
 def line(changed: list[str]) -> str:
     names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-    if any(name.endswith(_OF_ANOTHER_TIME) for name in changed):
-        return (
-            f"{names} is loaded in the executor, so its samples are not stored: restart the executor, or "
-            "open the data set again"
-        )
     return (
-        f"{names} changed since the data set was opened, so new samples are not stored: set it earlier, "
-        "open the data set again, or name it in untracked="
+        f"{names} changed since the data set was opened, so new samples are not stored: set it earlier, open "
+        "the data set again, restart the executor that loaded it before, or name it in untracked="
     )

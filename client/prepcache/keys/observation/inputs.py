@@ -6,15 +6,12 @@
     {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
 
 NOTE [ Names of observed files ]
-    A name must lead the next job to the file that *it* would open. Under the data set's `root=` a file is
-    named relative to that, under the checkout relative to the checkout, and what was opened by a relative
-    name, relative to the working directory; after a `chdir`, in each way that it may lead there. A path that
-    stands as a literal in the code is absolute.
-    Where one that is absolute was got from is not known, so it counts in each way that may lead to it:
-      - under the working directory, also relative to that, if it is under neither root, or the code asks for
-        the working directory;
-      - beside a root, also relative to that: labels beside the images, or `assets` beside the `src` of a
-        project that was copied. A checkout is copied whole: what is beside it was not found from there.
+    A name must lead the next job to the file that *it* would open. A file is named relative to the data set's
+    `root=` or the checkout that it is in, and if it was opened by a relative name, relative to the working
+    directory; a path that stands as a literal in the code is absolute. Where any other was got from is not
+    known. It counts in each way that may lead to it: also relative to the working directory that it is in,
+    if it is in neither root or the code asks for that directory; and beside a root, also relative to that:
+    labels beside the images, or `assets` beside the `src` of a project without a checkout, which is copied.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from prepcache.protocol.observed import RANDOM
 
 ABSENT = "absent"
 FOLDER = "a folder"
-"""Instead of a digest, of a folder that was asked for: that it is there, and not what is in it."""
+"""Instead of a digest, of a folder that was asked for, whatever is in it."""
 CHANGED = "changed while it was in use"
 OUTPUT = "output"
 """The kind of what the function made; in no artifact."""
@@ -147,8 +144,7 @@ def still_true(
     roots: Roots | None = None,
     trust: Trust = "stat",
 ) -> tuple[str, str] | None:
-    """The first of the observed inputs that is not as it was, and what became of it; None if all are. What
-    cannot be told has changed."""
+    """The first of the observed inputs that is not as it was, and what became of it; None if all are."""
     roots = roots or Roots(cwd=working_folder())
     installed: Environment | None = None
     for row in observed:
@@ -223,8 +219,8 @@ def _file_of(module: Any) -> str | None:
 
 
 def files_of_module(module: str) -> list[str]:
-    """The files of a loaded module and of the packages it lies in; of a package, also those of all loaded
-    modules in it: of "a.b.C" hydra imports `a`, and gets the rest by attributes."""
+    """The files of a loaded module and of the packages it lies in; of a package, also what is loaded of it:
+    hydra imports the `a` of "a.b.C" and gets the rest by attributes."""
     names = _names_down_to(module)
     if hasattr(sys.modules.get(module), "__path__"):
         names += [name for name in list(sys.modules) if name.startswith(module + ".")]

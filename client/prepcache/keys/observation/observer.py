@@ -55,6 +55,8 @@ _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
 _TOP_LEVEL = "top level"
 """The kind of an entry that names a module of a distribution, which counts as a whole."""
+_NOTHING = Input(_TOP_LEVEL, "", path="")
+"""What was read while modules were loaded that read nothing: whoever meets one of them meets all."""
 
 
 class Observer:
@@ -256,7 +258,8 @@ class Observer:
             if fact.kind == Kind.LISTED and not watch.owns(fact.full):
                 self._take_listing(fact.full, fact)
         if modules := frozenset(filter(is_file_of_job, loaded)):
-            _log.extend(Entry(self, self._last[path], modules) for path in used if path in self._last)
+            read = [self._last[path] for path in used if path in self._last]
+            _log.extend(Entry(self, one, modules) for one in (*read, _NOTHING))
 
     def _settle(self, path: str, facts: list[Fact], now: Stamp | None) -> None:
         """Notes a path that an item used, and that its function did not make."""
