@@ -9,7 +9,7 @@ import pytest
 import prepcache
 from prepcache.daemon.client import Client
 from prepcache.errors import ConfigError, Declined
-from prepcache.fill.pacing import commit_bytes
+from prepcache.fill.share import commit_bytes
 from prepcache.index.artifact_set import ArtifactSet
 from prepcached import config as settings
 from prepcached.store.records import Filter, Limits, UserBytes

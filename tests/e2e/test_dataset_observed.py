@@ -149,10 +149,10 @@ def test_a_file_loaded_by_an_import_counts_for_every_data_set(jobs, way):
 
 SIDECARS = """
 import prepcache.fill.filler
-import prepcache.fill.pacing
+import prepcache.fill.share
 
 prepcache.fill.filler.COMMIT_ITEMS = 50
-prepcache.fill.pacing.CHUNK_S = 0.0  # one by one: a commit names what has been read before it
+prepcache.fill.share.CHUNK_S = 0.0  # one by one: a commit names what has been read before it
 
 def make(item):
     called(item)

@@ -30,7 +30,7 @@ from prepcache.errors import (
     StoreError,
     VerifyError,
 )
-from prepcache.fill import call, commit, filler, on_access, pacing
+from prepcache.fill import call, commit, filler, on_access, share
 from prepcache.fill.commit import Committer
 from prepcache.forks import Living
 from prepcache.protocol import wire
@@ -271,7 +271,7 @@ def test_a_fill_ends_where_no_thread_can_commit(client, monkeypatch):
 
 
 def test_uncommitted_work_stays_below_30_s_and_2_percent():
-    measured = pacing.Pace()
+    measured = share.Pace()
     for _ in range(30):
         measured.note(1.0, 10)
     assert not measured.is_commit_due(0)
@@ -280,12 +280,12 @@ def test_uncommitted_work_stays_below_30_s_and_2_percent():
     measured.uncommitted_s = 0
     measured.cost_s = 10_000
     measured.uncommitted_s = 199
-    assert not measured.is_commit_due(pacing.COMMIT_BYTES - 1)
-    assert measured.is_commit_due(pacing.COMMIT_BYTES)
+    assert not measured.is_commit_due(share.COMMIT_BYTES - 1)
+    assert measured.is_commit_due(share.COMMIT_BYTES)
 
 
 def test_leases_grow_to_seconds_and_shrink_near_the_end():
-    measured = pacing.Pace()
+    measured = share.Pace()
     assert measured.want(1000, 0) == 1
     measured.note(0.1, 10)
     assert 10 <= measured.want(1000, 0) <= 20

@@ -22,7 +22,7 @@ def client_of(jobs: Jobs) -> Any:
 # -- restarts
 
 ONE_LEASE = 150 // 6
-"""Of 150 items one lease holds at most so many (fill/pacing.py)."""
+"""Of 150 items one lease holds at most so many (fill/share.py)."""
 
 EPOCHS = """
 wait = threading.Event()

@@ -10,10 +10,9 @@ import pytest
 import torch.utils.data
 from torch.utils.data import DataLoader, IterableDataset
 
-from prepcache import streaming
-from prepcache import streaming as reading_module
+from prepcache import iterable
 from prepcache.errors import ConfigError
-from prepcache.streaming import Ranks, Reading, Source, Split, ranks_here, split_here, unsplit
+from prepcache.iterable import Reading, Source, Split, ranks_here, split_here, unsplit
 
 ALL = Split(0, 1, 0, 1)
 
@@ -79,7 +78,7 @@ def test_slow_items_and_large_ones_end_a_stretch_early(monkeypatch):
 
     reading = Reading(Source(slow), ALL, clock=lambda: now[0])
     assert [reading.read(8)[0] for _ in range(4)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
-    monkeypatch.setattr(reading_module, "READ_BYTES", 1000)
+    monkeypatch.setattr(iterable, "READ_BYTES", 1000)
     reading = Reading(Source([b"x" * 400] * 4 + [np.zeros(10)] * 40), ALL, clock=lambda: 0.0)  # type: ignore[list-item]
     assert [len(reading.read(100)[0]) for _ in range(4)] == [3, 8, 13, 13]
 
@@ -101,17 +100,17 @@ def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_come_from_torchrun_or_a_process_group(monkeypatch):
-    assert ranks_here() == Ranks(0, 1) and split_here() == Split(0, 1, 0, 1)
+    assert ranks_here() == Split(0, 1) and split_here() == Split(0, 1, 0, 1)
     monkeypatch.setenv("RANK", "2")
-    assert ranks_here() == Ranks(0, 1), "alone it says nothing"
+    assert ranks_here() == Split(0, 1), "alone it says nothing"
     monkeypatch.setenv("WORLD_SIZE", "5")
-    assert ranks_here() == Ranks(2, 5)
-    assert ranks_here(Ranks(1, 3)) == Ranks(1, 3)
+    assert ranks_here() == Split(2, 5)
+    assert ranks_here(Split(1, 3)) == Split(1, 3)
     group: Any = types.ModuleType("torch.distributed")
     group.is_available = group.is_initialized = lambda: True
     group.get_rank, group.get_world_size = (lambda: 7), (lambda: 8)
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
-    assert ranks_here(Ranks(1, 3)) == Ranks(7, 8)
+    assert ranks_here(Split(1, 3)) == Split(7, 8)
 
 
 @pytest.mark.parametrize(("rank", "ranks"), [("2", "2"), ("-1", "2"), ("0", "0"), ("", "2"), ("0", "x")])
@@ -127,10 +126,10 @@ def test_who_deals_out_batches_to_the_ranks_gets_all_items(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     dealer: Any = types.ModuleType("accelerate.data_loader")
     exec("def asks(ask):\n    return (lambda: ask())()", dealer.__dict__)
-    assert dealer.asks(ranks_here) == Ranks(1, 2), "it is looked for where it is loaded"
+    assert dealer.asks(ranks_here) == Split(1, 2), "it is looked for where it is loaded"
     monkeypatch.setitem(sys.modules, "accelerate.data_loader", dealer)
-    assert dealer.asks(ranks_here) == Ranks(0, 1)
-    assert ranks_here() == Ranks(1, 2)
+    assert dealer.asks(ranks_here) == Split(0, 1)
+    assert ranks_here() == Split(1, 2)
 
 
 class Numbers(IterableDataset[int]):
@@ -152,4 +151,4 @@ class Read(IterableDataset[int]):
 def test_items_that_split_themselves_over_workers_are_read_whole():
     assert sorted(DataLoader(Read(), batch_size=None, num_workers=2)) == list(range(20))
     with unsplit():
-        assert streaming._workers() is None
+        assert iterable._workers() is None

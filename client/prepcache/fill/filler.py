@@ -36,10 +36,9 @@ from prepcache.errors import (
 from prepcache.fill.call import Part
 from prepcache.fill.commit import is_full, waiting_bytes
 from prepcache.fill.on_access import OnAccess
-from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.pending import Collected
 from prepcache.fill.recipe_guard import line
-from prepcache.fill.share import Share
+from prepcache.fill.share import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace, Share
 from prepcache.fill.workers import workers_of
 from prepcache.index.item_index import Array, View
 from prepcache.keys.observation.context import Notice

@@ -22,7 +22,6 @@ goes into files.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -37,15 +36,12 @@ from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Committer, is_full
-from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
-from prepcache.fill.share import Share
+from prepcache.fill.share import COMMIT_ITEMS, COMMIT_LEASES, Pace, Share
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
 from prepcache.wrapped import Wrapped
-
-log = logging.getLogger("prepcache")
 
 POLL_S = 0.25
 """One long poll for what others are making."""
@@ -89,7 +85,7 @@ class OnAccess:
         by, guard = self.task.by, self.task.by.job.guard
         by.job.refuse_itself()
         drifted = guard.check_first() if self._artifacts.mode.is_writing else []
-        if drifted and guard.is_news():
+        if drifted:
             by.say_of_it(line(drifted), "drifted")
         is_keeping = by.keeps or self._artifacts.has_lost
         watched = Guard(guard.drawn)
@@ -268,7 +264,11 @@ class OnAccess:
 
     def _submit(self) -> None:
         made, self._grants = dict(self._made), 0
-        left = deque(() if self._has_changed(made) else [part for part, _ in made.values()])
+        left = deque(part for part, _ in made.values())
+        if made and (changed := self.task.by.job.guard.check()):
+            left.clear()
+            self._artifacts.reason = line(changed)
+            self.task.by.say_of_it(line(changed), "drifted")
         collected = Collected(self.task)
         while left:
             part = left.popleft()
@@ -288,12 +288,3 @@ class OnAccess:
         if made:  # a fork before anything is made asks the daemon nothing
             self._share.suit_cache()
         self._share.settle([index for index in made if self._share.is_taken(index)])
-
-    def _has_changed(self, made: dict[int, Any]) -> bool:
-        guard = self.task.by.job.guard
-        changed = guard.check() if made else []
-        if changed:
-            self._artifacts.reason = line(changed)
-            if guard.is_news():
-                log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
-        return bool(changed)

@@ -27,7 +27,7 @@ from prepcache.daemon.transfer import nameless, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.call import Part
 from prepcache.fill.input_guard import SHOWN
-from prepcache.fill.pacing import COMMIT_BYTES
+from prepcache.fill.share import COMMIT_BYTES
 from prepcache.index.item_index import Catalogue
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ class RecipeGuard:
         self._own: set[str] = set()
         self._came: dict[str, Any] = {}
         self._items: list[tuple[Callable[[], Any], bytes | None]] = []
-        self._is_told = self._is_filling = self._is_elsewhere = False
+        self._is_filling = self._is_elsewhere = False
         forks.note(self)
 
     def after_fork(self) -> None:
@@ -120,10 +120,6 @@ class RecipeGuard:
     def check_first(self) -> list[str]:
         """As `check` before the first call in this process; later what was found by then."""
         return self.changed if self.is_called else self.check()
-
-    def is_news(self) -> bool:
-        is_news, self._is_told = not self._is_told, True
-        return is_news
 
     # -- what it is told
 

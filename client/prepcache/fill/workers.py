@@ -260,7 +260,7 @@ class Forked(Workers):
             return
         self._job.add(observed)
         self.drawn |= drawn
-        for part in (part for raw in sent for part in _loaded(raw)):
+        for part in (part for raw in sent for part in pickle.loads(raw)):
             if not worker.chunks or part.index != worker.chunks[0][0]:
                 continue  # of an item that a part has ended which does not pickle
             self._ready.append(part)
@@ -389,10 +389,6 @@ def _dumped(parts: list[Part]) -> list[bytes]:
         return [_dump([end if end.refusal else Part(end.index, [], True, end.cost_s, error=error)])]
 
 
-def _loaded(raw: bytes) -> Iterator[Part]:
-    return (Part(*fields) for fields in pickle.loads(raw))
-
-
 class _Pickler(pickle.Pickler):
     """Pickles dense CPU tensors as arrays: torch would move each into a file in shared memory."""
 
@@ -417,10 +413,8 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def _dump(parts: list[Part]) -> bytes:
-    """Parts as a pickle of their fields: their own takes Python code at both ends."""
     stream = io.BytesIO()
-    fields = [tuple(getattr(_picklable(part), name) for name in Part.__slots__) for part in parts]
-    _Pickler(stream, protocol=5).dump(fields)
+    _Pickler(stream, protocol=5).dump([_picklable(part) for part in parts])
     return stream.getvalue()
 
 
