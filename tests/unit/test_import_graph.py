@@ -79,7 +79,7 @@ def test_a_loaded_file_that_no_longer_says_anything_is_keyed(project, code, edit
 def test_a_module_that_is_only_bytecode_is_refused_by_name(project):
     project.write(prep="def f(x):\n    import only\n    return x")
     (project.folder / "only.pyc").write_bytes(b"\0" * 16)
-    with pytest.raises(UnkeyableError, match="module only exists only as bytecode"):
+    with pytest.raises(UnkeyableError, match=r"only\.pyc cannot be read or parsed"):
         project.recipe()
 
 
@@ -134,7 +134,7 @@ def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path):
 @pytest.mark.parametrize("text", ["def f(:", "\0"])
 def test_a_file_that_cannot_be_compiled_is_refused_by_name(tmp_path, text):
     path = put(tmp_path / "a.py", text)
-    with pytest.raises(UnkeyableError, match=r"a\.py cannot be parsed.*code=None"):
+    with pytest.raises(UnkeyableError, match=r"a\.py cannot be read or parsed.*code=None"):
         read_source(path, "a.py")
     with pytest.raises(UnkeyableError, match="cannot be read"):
         read_source(str(tmp_path / "absent.py"), "absent")

@@ -98,7 +98,6 @@ class Dependencies:
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
         is_following: whether some function imports a module of the project itself.
-        is_settling: whether settings of libraries are counted that may not be loaded in the next job.
         loaded: the modules that were met and are loaded.
         whole_files: the code of modules that count whole.
         whole_objects: labels of the objects that were met and all of whose attributes count, by address.
@@ -129,7 +128,6 @@ class Dependencies:
     generators: dict[int, tuple[str, Any]] = field(default_factory=dict)
     leaves_out: bool = False
     is_following: bool = False
-    is_settling: bool = False
     _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
     _rows: int = 0
     _slots: set[tuple[int, str]] = field(default_factory=set)
@@ -149,6 +147,7 @@ class Dependencies:
             else:
                 visit, arguments = self._queue.popleft()
                 visit(*arguments)
+        self._named_variables(self.asked.variables())
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
@@ -183,7 +182,6 @@ class Dependencies:
         if "sources" in topics:
             for path, module in sorted(self.sources.items()):
                 self.graph.add_file(module, path)
-        self._named_variables(self.asked.variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
@@ -202,13 +200,12 @@ class Dependencies:
             resolution.count_named(
                 self, space, names_in_annotations(function.__annotations__.values(), space)
             )
-        module = self.labels.of_module(space)
         for name, chains in sorted(global_chains(code).items()):
-            resolution.count_global(self, space, module, name, chains)
+            resolution.count_global(self, space, name, chains)
         self.asked.note_code(code)
         if is_dynamic(code):
             resolution.count_home(self, space, path)
-        resolution.follow_imports(self, code, module, is_of_package="__path__" in space)
+        resolution.follow_imports(self, code, space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
         """Notes the project's file that a definition was loaded from; None if there is none."""
@@ -237,12 +234,6 @@ class Dependencies:
         for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
 
-    def _visit_object(self, label: str, owner: Any, pairs: Parts, is_config: bool) -> None:
-        for name, value in pairs:
-            is_step = name[:1] in ("(", "[", ".")
-            step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
-            self.count_value(label + step, value, owner, is_attribute=True, is_config=is_config)
-
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
             if isinstance(name, str) and not self.is_untracked(f"environ.{name}"):
@@ -255,17 +246,15 @@ class Dependencies:
                 return True
         return False
 
-    def count_value(
-        self, label: str, value: Any, owner: Any, *, is_attribute: bool = False, is_config: bool = False
-    ) -> None:
-        """Counts what a namespace, function, class or object (`is_attribute`) holds under a label."""
+    def count_value(self, label: str, value: Any, owner: Any, by: ValueEncoder | None = None) -> None:
+        """Counts what a namespace, function or class holds under a label, or an object that `by` writes."""
         slot = (id(owner), label)
         if slot in self._slots or self.is_untracked(label):
             return
         self._slots.add(slot)
         unique = project.unique(label, self.values, self._counts)
         self.values[unique] = ABSENT
-        encoder = ValueEncoder(self, is_config=is_config)
+        encoder = ValueEncoder(self, is_config=by is not None and by.is_config)
         hasher = blake3()
         try:
             # The order of dicts counts: nobody can put a global in order before the function sees it.
@@ -283,7 +272,7 @@ class Dependencies:
             readable(value, None if is_object else known),
             is_secret=not is_object and holds_secret(value),  # attributes are rows of their own
             kind=object if is_any else type(value),
-            holder=type(owner) if is_attribute else None,
+            holder=None if by is None else type(owner),
         )
 
     def note_generators(self, value: Any, by: ValueEncoder) -> None:
@@ -312,7 +301,10 @@ class Dependencies:
             self.whole_objects[id(value)] = label
         self._rows += len(pairs)
         self.objects.add(label)
-        self._queue.append((self._visit_object, (label, value, pairs, by.is_config)))
+        for name, part in pairs:
+            is_step = name[:1] in ("(", "[", ".")
+            step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
+            self.count_value(label + step, part, value, by)
         return label
 
     def number_object(self, value: Any, by: ValueEncoder) -> str | None:

@@ -21,10 +21,10 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
 from importlib.util import resolve_name
 from inspect import CO_OPTIMIZED
 from types import CodeType, ModuleType
@@ -149,13 +149,12 @@ class ImportGraph:
         self._places = places
         self._search = search
         self._found: dict[str, Found] = {}
-        self._visited: set[str] = set()
         self._wanted: dict[str, set[str]] = {}
         self._queue: list[tuple[str, str]] = []
 
     def add_file(self, module: str, path: str) -> None:
         if path not in self.sources:
-            self._visited.add(module)
+            self.modules[module] = path
             for name in with_packages([module])[:-1]:
                 self._visit(name)
             self._queue.append((module, path))
@@ -184,12 +183,6 @@ class ImportGraph:
             self._count(*self._queue.pop())
 
     def _count(self, module: str, path: str) -> None:
-        if path.endswith(tuple(BYTECODE_SUFFIXES)):
-            raise UnkeyableError(
-                f"module {module} exists only as bytecode ({path}), so what it imports is unknown; "
-                f"keep its source, or use code=None and version=",
-                path=path,
-            )
         name = wanted = file_name(module, path)
         count = 1
         while name in self.files and os.path.realpath(self.files[name]) != os.path.realpath(path):
@@ -220,12 +213,11 @@ class ImportGraph:
 
     def _visit(self, name: str) -> Found:
         found = self._find(name)
-        if name not in self._visited:
-            self._visited.add(name)
-            if found.is_installed:
-                self.top_levels.add(name.partition(".")[0])
-            elif found.path and found.path not in self.sources:
-                self._queue.append((name, found.path))
+        if found.is_installed:
+            self.top_levels.add(name.partition(".")[0])
+        elif found.path and name not in self.modules:
+            self.modules[name] = found.path
+            self._queue.append((name, found.path))
         return found
 
     # -- finding ---------------------------------------------------------------------------------------
@@ -261,11 +253,7 @@ class ImportGraph:
         if spec is None:
             return Found()
         if spec.origin is not None and not os.path.isfile(spec.origin):
-            raise UnkeyableError(
-                f"module {name} lies in an archive ({spec.origin}), so what it imports is unknown: unpack "
-                "it, or name the files that count with code=[paths], or use code=None and version=",
-                path=spec.origin,
-            )
+            return Found(spec.origin)  # in an archive, where it cannot be read
         return self._classified(name, spec.origin, spec.submodule_search_locations or ()) or Found()
 
     def _classified(self, name: str, path: Any, folders: Iterable[str]) -> Found | None:
@@ -280,18 +268,14 @@ class ImportGraph:
         return Found(path, tuple(folders))
 
 
-def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
-    """The absolute name that an import statement in `module` asks for; None beyond the top package."""
-    package = module if is_of_package else module.rpartition(".")[0]
-    with suppress(ImportError):
-        return resolve_name("." * statement.level + statement.module, package) or None
-    return None
-
-
 def wanted_by(imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
     """The modules that import statements in a module may ask for."""
-    bases = [(resolve(one, module, is_of_package), one.names) for one in imports]
-    return {name for base, names in bases if base for name in (base, *(f"{base}.{part}" for part in names))}
+    package, found = module if is_of_package else module.rpartition(".")[0], set()
+    for level, name, parts in imports:
+        with suppress(ImportError):  # beyond the top package
+            base = resolve_name("." * level + name, package)
+            found |= {base, *(f"{base}.{part}" for part in parts)}
+    return found - {""}
 
 
 def with_packages(modules: Iterable[str]) -> list[str]:
@@ -328,18 +312,14 @@ def read_source(path: str, name: str) -> SourceFile:
         known, stamp = _read.get(path), stamp_of(os.stat(path))
         if known and known[0].stamp == stamp and not is_racy(stamp, known[1], racy_window_ns(stamp[0])):
             return known[0]
-        data, stamp = _read_stamped(path)
-        found = SourceFile(path, stamp, data, _code_of(path, stamp, data))
-    except OSError as error:
+        with open(path, "rb") as file:
+            found = SourceFile(path, stamp, file.read(), _code_of(path))
+        if stamp_of(os.stat(path)) != stamp:
+            raise ValueError("it is being written")
+    except (OSError, SyntaxError, ValueError, EOFError, RecursionError, MemoryError) as error:
         raise UnkeyableError(
-            f"{name}: its source cannot be read ({error.strerror}: {path}); restore it, or use code=None and "
-            f"version=",
-            path=path,
-        ) from error
-    except (SyntaxError, ValueError, EOFError, RecursionError, MemoryError) as error:
-        raise UnkeyableError(
-            f"{name} cannot be parsed ({error}), so what it imports is unknown; correct it, or name the "
-            f"files that count with code=[paths], or use code=None and version=",
+            f"{name} cannot be read or parsed ({error}), so what it imports is unknown; correct it, or name "
+            f"the files that count with code=[paths], or use code=None and version=",
             path=path,
         ) from error
     if len(_read) >= _READ_LIMIT:
@@ -348,36 +328,16 @@ def read_source(path: str, name: str) -> SourceFile:
     return found
 
 
-def _read_stamped(path: str) -> tuple[bytes, Stamp]:
-    for _ in range(3):
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC)) as file:
-            before = stamp_of(os.fstat(file.fileno()))
-            data = file.read()
-            if stamp_of(os.fstat(file.fileno())) == before:
-                return data, before
-    raise UnkeyableError(f"{path} is being written: it changed during every attempt to read it", path=path)
-
-
 class _Loader(SourceFileLoader):
-    """Makes the code of bytes that were read: from the bytecode cache if it is of them. Writes nothing."""
-
-    def __init__(self, path: str, stamp: Stamp, data: bytes) -> None:
-        super().__init__("source", path)
-        self._stamp, self._data = stamp, data
-
-    def path_stats(self, path: Any) -> Mapping[str, Any]:
-        return {"mtime": self._stamp[3] // 1_000_000_000, "size": self._stamp[2]}
-
-    def get_data(self, path: Any) -> bytes:
-        return self._data if path == self.path else super().get_data(path)
+    """Makes code from the bytecode cache if it is of the file, and leaves the writing of it to imports."""
 
     def set_data(self, path: Any, data: Any, *, _mode: int = 0) -> None:
-        """Bytecode is left to imports."""
+        pass
 
 
-def _code_of(path: str, stamp: Stamp, data: bytes) -> CodeType:
+def _code_of(path: str) -> CodeType:
     with warnings.catch_warnings():  # a job has seen them when it loaded the file, and may raise them
         warnings.simplefilter("ignore")
-        code = _Loader(path, stamp, data).get_code("source")
+        code = _Loader("source", path).get_code("source")
     assert code is not None, "only modules without source have none"
     return code

@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import types
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
 from types import CodeType, FunctionType, MemberDescriptorType
@@ -57,19 +58,12 @@ _USES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _WHOLE = ""
 """A use of an object that is no use of one attribute."""
 _ABSENT = object()
-_ALWAYS_THERE = (FunctionType, staticmethod, classmethod)
 _PLAIN = (staticmethod, classmethod)
-_OF_DESCRIPTORS = ("__get__", "__set__", "__delete__")
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
-_WRITERS = frozenset(
-    {
-        "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft",
-        "insert", "intersection_update", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse",
-        "rotate", "setdefault", "sort", "subtract", "symmetric_difference_update", "update",
-        "__dict__", "vars",
-    }
-)  # fmt: skip
+_READERS = {name for kind in (tuple, frozenset, types.MappingProxyType) for name in dir(kind)}
+_WRITERS = {name for kind in (list, dict, set, OrderedDict, deque) for name in dir(kind)} - _READERS
+_WRITERS |= {"__dict__", "vars"}
 """Methods of containers that change them, and what gives the dict behind an object."""
 _ANYTHING = frozenset({"setattr", "delattr", "globals", "exec", "__setattr__"})
 _FIXED = (*SCALARS, tuple, frozenset, type, FunctionType, os.PathLike)
@@ -136,7 +130,8 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
             kind = type(member)  # exactly: a subclass may have a `__get__` of its own
             if is_told and not is_read:
                 return None
-            if is_asked and (kind is property or (name not in own and kind not in _ALWAYS_THERE)):
+            is_there = name in own or kind is FunctionType or kind in _PLAIN
+            if is_asked and (kind is property or not is_there):
                 return None
             if kind is FunctionType:
                 queue.append(member)
@@ -144,9 +139,9 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
                 queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
             elif kind is functools.cached_property:
                 queue.append(member.func)
-            elif kind is MemberDescriptorType and name in own:
+            elif kind in _PLAIN or (kind is MemberDescriptorType and name in own):
                 continue
-            elif kind not in _PLAIN and any(hasattr(kind, way) for way in _OF_DESCRIPTORS):
+            elif any(hasattr(kind, way) for way in ("__get__", "__set__", "__delete__")):
                 return None
     return sorted((name, own[name]) for name in found & own.keys())
 
@@ -207,15 +202,14 @@ class Alters:
         for code in (one for outer in codes for one in nested(outer)):
             steps = list(dis.get_instructions(code))
             self._assigned.update(str(step.argval) for step in steps if step.opname in _STORES)
-            names = set(code.co_names)
-            self._is_any |= not _ANYTHING.isdisjoint(names)
-            if not _WRITERS.isdisjoint(names) or any(step.opname in _WRITES_OF_ITEMS for step in steps):
-                self._written |= names.union(code.co_freevars, code.co_varnames)
+            names = {*code.co_names, *code.co_freevars, *code.co_varnames}
+            self._is_any |= not _ANYTHING.isdisjoint(code.co_names)
+            if not _WRITERS.isdisjoint(code.co_names) or any(s.opname in _WRITES_OF_ITEMS for s in steps):
+                self._written |= names
 
     def may_alter(self, label: str, kind: type) -> bool:
         """Whether it may be the code itself that changed a value of a type. Its label ends in its name."""
-        words = re.findall(r"\w+", re.sub(r"#\d+$", "", label))
-        name = words[-1] if words else label
+        name = re.findall(r"\w+", re.sub(r"#\d+$", "", label))[-1]
         if self._is_any or name in self._assigned:
             return True
         return not issubclass(kind, _FIXED) and (not issubclass(kind, _CONTAINERS) or name in self._written)
@@ -271,8 +265,6 @@ class Questions:
         self.texts: set[str] = set()
         self.finder = ""
         self._held = held
-        self._words: set[str] = set()
-        self._seen = 0
 
     def note_code(self, code: CodeType) -> None:
         names = all_names(code)
@@ -281,21 +273,22 @@ class Questions:
         self.topics.update([OF_REACHED] * is_found)
         if is_any:
             self.finder = self.finder or f"{code.co_name} ({os.path.basename(code.co_filename)})"
-        texts = set(texts_in(code))
-        self.texts |= texts
-        if "BaseSettings" in names:  # of fields, in the body of a class
-            self.texts.update(map(str.upper, texts))
-        # `getattr(kind, "__doc__")` asks as `kind.__doc__` does.
-        self._note_names({text for text in texts if text.startswith("__")})
+        for text in texts_in(code):
+            self._note_text(text)
+            if "BaseSettings" in names:  # of fields, in the body of a class
+                self.texts.add(text.upper())
 
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
         if any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb)):
             self.topics.add("variables")
         if isinstance(value, str | bytes):
-            self.texts.add(os.fsdecode(value))
-            if os.fsdecode(value).startswith("__"):  # `getattr(kind, WORD)`
-                self._note_names({os.fsdecode(value)})
+            self._note_text(os.fsdecode(value))
+
+    def _note_text(self, text: str) -> None:
+        self.texts.add(text)
+        if text.startswith("__"):  # `getattr(kind, "__doc__")` asks as `kind.__doc__` does
+            self._note_names({text})
 
     def _note_names(self, names: set[str]) -> None:
         for topic, askers in _TOPICS.items():
@@ -314,10 +307,8 @@ class Questions:
         if "variables" not in self.topics:
             named = {*os.environ}.intersection(self.texts | self._held)
             return sorted(n for n in named if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n))
-        if self._seen != (size := len(self.texts) + len(self._held)):  # they only grow, and may be a million
-            self._seen = size
-            self._words.update(word for text in self.texts | self._held for word in _VARIABLE.findall(text))
-        words = {word for word in self._words if not _OF_SESSION.fullmatch(word)}
+        found = {word for text in self.texts | self._held for word in _VARIABLE.findall(text)}
+        words = {word for word in found if not _OF_SESSION.fullmatch(word)}
         prefixes = tuple(word for word in words if word.endswith("_"))
         wanted = words | {text for text in self.texts if text.strip("_")}  # a shell sets `_`
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))

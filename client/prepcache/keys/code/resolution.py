@@ -13,11 +13,10 @@ import functools
 import io
 import marshal
 import sys
-import types
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
@@ -59,10 +58,8 @@ _awaited: dict[str, Stamp] = {}
 is loaded later is of that text while the stamp is the same."""
 
 
-def count_global(
-    walk: Dependencies, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]
-) -> None:
-    label = f"{module}.{name}"
+def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: set[tuple[str, ...]]) -> None:
+    label = f"{walk.labels.of_module(space)}.{name}"
     if name in SKIPPED_GLOBALS or walk.is_untracked(label):
         return
     if name not in space:
@@ -121,54 +118,56 @@ def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...])
     if place is not Place.PROJECT:
         _library_attribute(walk, known_as, space, chain)
         return
-    name = walk.labels.of_module(space)
-    if type(module) is not ModuleType and walk.labels.is_project(type(module)):
-        walk.count_value(f"{name}.__class__", type(module), module)
-        whole_module(walk, module)  # its properties may read any name of it
-    if not chain or chain[0] == "__dict__":
+    is_of_own_kind = type(module) is not ModuleType and walk.labels.is_project(type(module))
+    if is_of_own_kind:
+        walk.count_value(f"{walk.labels.of_module(space)}.__class__", type(module), module)
+    if is_of_own_kind or not chain or chain[0] == "__dict__":  # its properties may read any name of it
         whole_module(walk, module)
-    elif chain[0] in space:
-        count_global(walk, space, name, chain[0], {chain[1:]})
-    elif isinstance(below := sys.modules.get(f"{known_as}.{chain[0]}"), ModuleType):
+    if not chain or chain[0] == "__dict__":
+        return
+    below = None if chain[0] in space else sys.modules.get(f"{known_as}.{chain[0]}")
+    if isinstance(below, ModuleType):
         count_module(walk, below, chain[1:])
-    elif "__getattr__" in space:
-        walk.count_value(f"{name}.__getattr__", space["__getattr__"], space)
     else:
-        count_global(walk, space, name, chain[0], {chain[1:]})
+        is_asked = chain[0] not in space and "__getattr__" in space
+        count_global(walk, space, "__getattr__" if is_asked else chain[0], {chain[1:]})
 
 
-def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[str, ...]) -> None:
+def _library_attribute(
+    walk: Dependencies, label: str, space: Any, chain: tuple[str, ...], *, is_late: bool = False
+) -> None:
+    """Counts what a library holds if it is a setting, or if the job has put it there. `is_late`: most jobs
+    load the library late, so a setting counts only if it contradicts the library's file."""
     if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
         return
-    value, label = space[chain[0]], f"{label}.{chain[0]}"
+    home, value, label = label, space[chain[0]], f"{label}.{chain[0]}"
     if isinstance(value, ModuleType):
         count_module(walk, value, chain[1:])
     elif walk.is_untracked(label):
         return
-    elif _is_put_there(walk, label, value, space):
+    elif _is_put_there(walk, label, value, space, is_late):
         walk.count_value(label, value, space)
     elif (setting := setting_of(label, value)) is not NONE:
-        module, _, name = label.rpartition(".")
-        if not (walk.is_settling and _is_as_installed(walk, module, name, value)):
+        source = _source(walk, home) if is_late else None
+        if not is_late or not (source is None or source.says(chain[0], value)):
             walk.count_value(label, setting, space)
     elif isinstance(value, type):
-        _library_attribute(walk, label, vars(value), chain[1:])
-    elif isinstance(value, FunctionType) and not walk.is_settling:
-        home = str(value.__globals__.get("__name__"))
-        if not _is_of_package(home, label):
-            text = f"{home}.{value.__code__.co_qualname}"
+        _library_attribute(walk, label, vars(value), chain[1:], is_late=is_late)
+    elif isinstance(value, FunctionType | BuiltinFunctionType) and not is_late:
+        module = str(value.__module__)
+        if not _is_of_package(module, label):
+            text = f"{module}.{value.__qualname__}"
             walk.values[label] = Value(blake3(text.encode()).hexdigest(), text)
-            walk.refer_library(home)
+            walk.refer_library(module)
 
 
-def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any) -> bool:
-    """Whether what a library holds is the project's, also wrapped, or in C and from elsewhere."""
+def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any, is_late: bool) -> bool:
+    """Whether what a library holds is the project's, or a method of an object from elsewhere."""
     if isinstance(value, functools.partial):
         return True
     if isinstance(value, functools._lru_cache_wrapper):
         value = value.__wrapped__
-    is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is None  # functions have a module
-    owner = value.__self__ if is_of_c or isinstance(value, MethodType) else None
+    owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
     if owner is not None and not isinstance(owner, type | ModuleType):
         # Methods of its own objects are a library's own: of one that stands beside them (`secrets.choice`),
         # and of one beside its class, under their own name (`np.random.rand`, `torch.multiprocessing.Lock`).
@@ -176,18 +175,12 @@ def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any) -> boo
         if label.rpartition(".")[2] == value.__name__:
             of_class = project.module_named(project.class_module(type(owner)))
             beside += project.space_of(of_class).values()
-        is_theirs = any(one is owner for one in beside)
-        is_own = walk.labels.is_project(type(owner)) or not (is_theirs or walk.is_settling)
-        return is_own or _is_put_there(walk, label, getattr(value, "__func__", None), space)
-    if isinstance(value, MethodType):
-        return _is_put_there(walk, label, value.__func__, space)
+        if walk.labels.is_project(type(owner)) or not (is_late or any(one is owner for one in beside)):
+            return True
+    if isinstance(value, MethodType | staticmethod | classmethod):
+        value = value.__func__
     if isinstance(value, FunctionType):
         return not walk.labels.is_library(value)
-    if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
-        home, name = label.partition(".")[0], label.rpartition(".")[2]
-        other = value.__module__.partition(".")[0]
-        is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
-        return not is_alias and other.strip("_") != home.strip("_")
     if isinstance(value, type):  # a library may name its class by a module that is not loaded
         return not _is_of_package(project.class_module(value), label) and walk.labels.is_project(value)
     return walk.labels.is_project(type(value))
@@ -209,7 +202,7 @@ def whole_module(walk: Dependencies, module: ModuleType) -> None:
     for name, value in sorted(space.items()):
         is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
         if is_own and not name.startswith("__"):
-            count_global(walk, space, label, name, {()})
+            count_global(walk, space, name, {()})
 
 
 def count_home(walk: Dependencies, space: dict[str, Any], path: str | None = None) -> None:
@@ -225,15 +218,13 @@ def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str])
     for dotted in sorted(names):
         first, *rest = dotted.split(".")
         if first in space and (rest or not isinstance(space[first], ModuleType)):
-            count_global(walk, space, walk.labels.of_module(space), first, {tuple(rest)})
+            count_global(walk, space, first, {tuple(rest)})
 
 
 def setting_of(label: str, value: Any) -> Any:
     """What counts of a library's attribute: plain data, and the plain data in a dict, list or set of an own
     class, as matplotlib's `rcParams`: the rest there may be registered as modules are loaded."""
-    if _is_plain(value):
-        return NONE if label in _NO_SETTINGS else value
-    if isinstance(value, Counter | defaultdict):
+    if label in _NO_SETTINGS or isinstance(value, Counter | defaultdict):
         return NONE
     if isinstance(value, dict) and type(value) is not dict and dict.__len__(value) <= _SHORT:
         # Read by the methods of the built-in types alone: theirs may warn, or load a backend.
@@ -241,14 +232,12 @@ def setting_of(label: str, value: Any) -> Any:
         shown = {name: str(p) if isinstance(p, enum.Enum) else p for name, p in named.items()}
         return {name: part for name, part in shown.items() if _is_plain(part)}
     for kind in (list, set):
-        if isinstance(value, kind) and _is_plain(plain := kind(value)):
-            return plain
-    return NONE
+        value = kind(value) if isinstance(value, kind) else value
+    return value if _is_plain(value) else NONE
 
 
 def _is_plain(value: Any) -> bool:
-    if type(value) is types.SimpleNamespace:
-        return _is_plain(vars(value))
+    value = vars(value) if type(value) is SimpleNamespace else value
     if type(value) in (list, tuple, dict, set, frozenset):
         with suppress(ValueError):  # something in it is no plain data
             return len(value) <= _SHORT and len(marshal.dumps(value, 2)) <= _BYTES
@@ -258,76 +247,57 @@ def _is_plain(value: Any) -> bool:
 # -- modules that functions import themselves --------------------------------------------------------------
 
 
-def follow_imports(walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
-    """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
+def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) -> None:
+    """Counts what code imports itself that stands in the module with these globals."""
     imports: Sequence[Import] = list(dict.fromkeys(imports_in(code)))
     if not imports:
         return
+    module, is_of_package = walk.labels.of_module(space), "__path__" in space
     reached = walk.graph.add_imports(imports, module, is_of_package)
-    _beyond_files(walk, all_names(code), imports, module, is_of_package)
     walk.is_following |= bool(reached)
     names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
-    sources = {name: source for name in reached if (source := _source(walk, name)) is not None}
-    for name, source in sources.items():
+    homes = {*reached, *with_packages(wanted_by(imports, module, is_of_package))}
+    for name in reached:
+        source = walk.graph.sources.get(walk.graph.modules[name])
+        if source is None:
+            continue
         names |= source.names
         is_any |= is_dynamic(source.code)
+        homes.update(with_packages(wanted_by(source.imports, name, is_package(source.path))))
         if name not in walk.whole_files:
             walk.whole_files[name] = source.code
             walk.asked.note_code(source.code)
-            _beyond_files(walk, source.names, source.imports, name, is_package(source.path))
+        if name not in sys.modules:
+            _awaited[source.path] = source.stamp
     count_builtins(walk, names)
-    for name in reached:
-        loaded = sys.modules.get(name)
-        if loaded is None:
-            if name in sources:
-                _awaited[sources[name].path] = sources[name].stamp
-            continue
-        walk.loaded.add(name)
-        if not isinstance(loaded, ModuleType):  # what a job has put in the place of one
-            walk.count_value(f"sys.modules.{name}", loaded, sys)
-            continue
-        if is_any or type(loaded) is not ModuleType:
-            count_module(walk, loaded, ())
-            continue
-        space = vars(loaded)
-        imports = sources[name].imports if name in sources else ()
-        homes = with_packages(wanted_by(imports, name, "__path__" in space))
-        for held in sorted(names & space.keys()):
-            is_stated = isinstance(space[held], ModuleType) and space[held].__name__ in homes
-            if not (is_stated or _is_closed(space[held])):
-                count_global(walk, space, name, held, {()})
-
-
-def _beyond_files(
-    walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_of_package: bool
-) -> None:
-    """Counts imported modules that are of no counted file: whole, what a job has put in the place of one;
-    of libraries, which are loaded in one job and not in the next, what contradicts their text."""
-    for home in with_packages(wanted_by(imports, module, is_of_package)):
-        loaded = None if home in walk.graph.modules else sys.modules.get(home)
-        if loaded is None:
+    for home in sorted(homes & sys.modules.keys()):
+        loaded = sys.modules[home]
+        if loaded is None or (home in walk.graph.modules and home not in reached):
             continue
         walk.loaded.add(home)
-        if not isinstance(loaded, ModuleType):
+        if not isinstance(loaded, ModuleType):  # what a job has put in the place of one
             walk.count_value(f"sys.modules.{home}", loaded, sys)
+        elif (place := walk.labels.place_of(loaded)) is Place.SELF:
             continue
-        if walk.labels.place_of(loaded) is Place.PROJECT:
+        elif place is not Place.PROJECT:
+            _count_late(walk, home, project.space_of(loaded), names)
+        elif is_any or home not in reached or type(loaded) is not ModuleType:
             count_module(walk, loaded, ())
-            continue
-        walk.is_settling = True
-        space = project.space_of(loaded)
-        for name in sorted(names & space.keys()):
-            inner = names & vars(space[name]).keys() if isinstance(space[name], type) else ()
-            if not isinstance(space[name], ModuleType):  # which counts if it is imported itself
-                for chain in ((name,), *((name, one) for one in sorted(inner))):
-                    count_module(walk, loaded, chain)
-        walk.is_settling = False
+        else:
+            for held in sorted(names & vars(loaded).keys()):
+                value = vars(loaded)[held]
+                is_stated = isinstance(value, ModuleType) and value.__name__ in homes
+                if not (is_stated or _is_closed(value)):
+                    count_global(walk, vars(loaded), held, {()})
 
 
-def _is_as_installed(walk: Dependencies, module: str, name: str, value: Any) -> bool:
-    """Whether a library holds what its text says under a name, or what it has from C."""
-    source = _source(walk, module)
-    return source is None or source.says(name, value)
+def _count_late(walk: Dependencies, home: str, space: dict[str, Any], names: set[str]) -> None:
+    """Counts what contradicts the file of a library that is loaded in one job and not in the next."""
+    for name in sorted(names & space.keys()):
+        inner = names & vars(space[name]).keys() if isinstance(space[name], type) else ()
+        if not isinstance(space[name], ModuleType):  # which counts if it is imported itself
+            for chain in ((name,), *((name, one) for one in sorted(inner))):
+                _library_attribute(walk, home, space, chain, is_late=True)
 
 
 def older_texts(walk: Dependencies, came: Iterable[str]) -> dict[str, str]:

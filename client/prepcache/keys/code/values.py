@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import secrets
-import types
 import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -35,7 +33,6 @@ from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registere
 from prepcache.keys.encoding.objects import (
     is_lock,
     kind_of,
-    own_attributes,
     state_of,
 )
 from prepcache.keys.environment import check_machine_code
@@ -51,7 +48,6 @@ _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
-_OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
 _MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """Reference and name by address. The oldest go."""
@@ -125,33 +121,21 @@ class ValueEncoder(Encoder):
         if isinstance(value, ModuleType):
             self._walk.refer_module(value)
             return f"module:{value.__name__}".encode()
-        if isinstance(value, functools.partial):
-            owner = getattr(value.func, "__self__", value)  # which `partialmethod` puts beside its method
-            own = {name: part for name, part in vars(value).items() if part is not owner}
-            parts = {"func": value.func, "args": value.args, "keywords": value.keywords, "__dict__": own}
-            return b"partial:" + b"".join(self.part(part, step) for step, part in parts.items())
         if not isinstance(value, MethodType | BuiltinFunctionType):
             return None
         owner = value.__self__
         module = value.__module__ or type(owner).__module__
-        short = getattr(value, "__name__", "")  # any callable may be that of a method
-        name = f"{module}.{value.__qualname__ if isinstance(value, BuiltinFunctionType) else short}"
         project.note_module(owner)
         self._walk.refer_library(module)
-        home = project.module_named(module)
-        if home is not None and vars(home).get(short) is value:
-            is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is not None
-            # An object that the library does not hold itself is one that a job put there.
-            homes = (home, project.module_named(type(owner).__module__))
-            is_held = any(one is owner for space in homes for one in project.space_of(space).values())
-            if is_of_c or (is_held and self.is_library(type(owner))):
-                return f"library:{name}".encode()  # `random.randint`, owner and all
         if isinstance(value, MethodType):
             return b"method:" + self._owner(value) + self.part(value.__func__, "__func__")
+        name = f"builtin:{module}.{value.__qualname__}"
+        held = project.space_of(project.module_named(module)).get(value.__name__)
+        is_of_module = held is value and value.__module__ is not None
         is_theirs = isinstance(owner, type) and self.is_library(owner)  # the project's may be called
-        if owner is None or is_theirs or isinstance(owner, ModuleType):
-            return f"builtin:{name}".encode()
-        return f"builtin:{name}:".encode() + self.part(owner, "__self__")
+        if owner is None or is_of_module or is_theirs or isinstance(owner, ModuleType):
+            return name.encode()
+        return f"{name}:".encode() + self.part(owner, "__self__")
 
     def _owner(self, method: MethodType) -> bytes:
         """The object of a method: the project's by what the method reads of it."""
@@ -178,9 +162,6 @@ class ValueEncoder(Encoder):
         own = vars(function)
         if "_torchdynamo_orig_callable" in own:  # torch.compile, whose cells hold what it compiled so far
             parts = [("compiled", own["_torchdynamo_orig_callable"])]
-        elif isinstance(own.get("registry"), types.MappingProxyType):  # singledispatch, which holds a cache
-            parts = [("registry", dict(own["registry"]))]
-            parts += [pair for pair in own_attributes(function) if pair[0] not in _OF_DISPATCH]
         elif "<" in name:
             name += f":{fingerprint(function.__code__)}"
             parts = state_of(function)
@@ -222,21 +203,16 @@ class ValueEncoder(Encoder):
         super().put_object(value, put)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
-        """What has a name becomes rows of the owner's label, as long as there may be more."""
-        named = [pair for pair in pairs if pair[0][:1] != "<"]
-        is_mere = bool(pairs) and not named
-        number = None if self.inline_depth or is_mere else self._walk.number_object(owner, self)
-        if self.inline_depth or number is not None:
+        """Attributes become rows of the owner's label, if all parts are such and more rows fit."""
+        is_here = self.inline_depth > 0 or any(name[:1] == "<" for name, _ in pairs)
+        number = None if is_here else self._walk.number_object(owner, self)
+        if is_here or number is not None:
             self.is_whole = True
             put(text_bytes(number or ""))
             kept = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
             super().put_attributes(owner, kept, put)
-            return
-        super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
-        if is_mere:
-            put(b"-")
         else:
-            put(b"@" + text_bytes(self._walk.refer_object(owner, named, self, self.where)))
+            put(b"@" + text_bytes(self._walk.refer_object(owner, pairs, self, self.where)))
 
 
 def identity_of(value: Any) -> str:
@@ -265,11 +241,13 @@ def readable(value: Any, label: str | None = None) -> str:
 def _text(value: Any) -> str:
     cls = type(value)
     with contextlib.suppress(ValueError):  # an int may be too long for decimals
-        if cls in (dict, list, tuple, set, frozenset):
+        if cls in (dict, list, tuple):
             elements = itertools.chain(value, value.values() if cls is dict else ())
-            if len(value) > _SHOWN_ELEMENTS or any(type(one) not in SCALARS for one in elements):
-                return f"{cls.__name__} of {len(value)}"
-            return repr(sorted(value, key=repr)) if cls in (set, frozenset) else repr(value)
+            if len(value) <= _SHOWN_ELEMENTS and all(type(one) in SCALARS for one in elements):
+                return repr(value)
+            return f"{cls.__name__} of {len(value)}"
+        if cls in (set, frozenset):
+            return f"{cls.__name__} of {len(value)}"
         if cls in SCALARS:
             return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
     if isinstance(value, FunctionType | type | BuiltinFunctionType | MethodType):

@@ -23,7 +23,6 @@ from __future__ import annotations
 import array
 import contextlib
 import enum
-import functools
 import os
 import pathlib
 import struct
@@ -205,7 +204,6 @@ WRITERS: dict[type, Writer] = {
     types.MethodType: _code,
     types.ModuleType: _code,
     type: _code,
-    functools.partial: _code,
     pathlib.PosixPath: _path,
     pathlib.PurePosixPath: _path,
 }
