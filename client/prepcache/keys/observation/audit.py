@@ -153,14 +153,7 @@ def _note_listing(folder: Any) -> None:
     if caller.startswith((_BY_IMPORT, OWN_FOLDER)):
         return
     path = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) else os.fsdecode(folder or ".")
-    working = None if path[:1] == "/" else os.getcwd()
-    if all((Kind.LISTED, path, working) in watch.facts for watch in context.present()):
-        return
-    try:
-        names: Any = os.listdir(os.fsencode(path))
-    except OSError:
-        names = None
-    context.note(Kind.LISTED, path, names)
+    context.note(Kind.LISTED, path, context.names_in(path))
 
 
 def _note_start(event: str, args: tuple[Any, ...]) -> None:

@@ -297,10 +297,9 @@ class _Tool:
             _MONITORING.restart_events()
         if self._known.get(code) != len(code.codes):
             self._known[code] = len(code.codes)
-            for address, one in list(code.codes.items()):
-                if address not in self._heard:
-                    self._heard[address] = one
-                    _MONITORING.set_local_events(tool, one, call)
+            for address in code.codes.keys() - self._heard.keys():
+                self._heard[address] = code.codes[address]
+                _MONITORING.set_local_events(tool, code.codes[address], call)
 
     def _start(self) -> None:
         events = _MONITORING.events

@@ -78,6 +78,14 @@ def info_of(path: str) -> os.stat_result | None:
     return None if not info.st_size and path.endswith(WAL) else info
 
 
+def names_in(folder: str) -> list[bytes] | None:
+    """The names in a folder; None where it cannot be listed."""
+    try:
+        return os.listdir(os.fsencode(folder))
+    except OSError:
+        return None
+
+
 class Notice(NamedTuple):
     """What the user should be told once of a function: a topic, and what to say after the data set's name."""
 
@@ -202,11 +210,10 @@ def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
         return
     try:
         for path in map(os.fsdecode, paths):
-            names = None
             if is_listed:
-                with contextlib.suppress(OSError):
-                    names = os.listdir(os.fsencode(path))
-            note(Kind.LISTED if is_listed else Kind.READ, path, names)
+                note(Kind.LISTED, path, names_in(path))
+            else:
+                note(Kind.READ, path)
     except Exception as error:  # noqa: BLE001 - fails closed, as the hook does
         fail(error)
 

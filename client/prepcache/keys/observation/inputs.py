@@ -33,7 +33,7 @@ from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
-from prepcache.keys.observation.context import info_of
+from prepcache.keys.observation.context import info_of, names_in
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import RANDOM
 
@@ -161,7 +161,7 @@ def still_true(
             return name, "changed"
         is_listed = kind == "folder" and digest != FOLDER
         context.depend_on((path,), is_listed=is_listed)
-        now = listing(path) if is_listed else digest_now(path, stat_cache, trust)[0]
+        now = digest_of_names(names_in(path)) if is_listed else digest_now(path, stat_cache, trust)[0]
         if now != digest or not runs_as_written(path):
             return name, "appeared" if digest == ABSENT else "is gone" if now == ABSENT else "changed"
     return None
@@ -187,15 +187,9 @@ def digest_now(path: str, stat_cache: StatCache | None, trust: Trust) -> tuple[s
     return digested.digest.hex(), digested.stamp
 
 
-def listing(path: str) -> str:
-    """The digest of the names in a folder."""
-    try:
-        return digest_of_names(os.listdir(os.fsencode(path)))
-    except OSError:
+def digest_of_names(names: Iterable[bytes] | None) -> str:
+    if names is None:
         return ABSENT
-
-
-def digest_of_names(names: Iterable[bytes]) -> str:
     kept = sorted(name for name in names if name != b"__pycache__")
     return blake3(_LISTING_DOMAIN + b"\0".join(kept)).hexdigest()
 

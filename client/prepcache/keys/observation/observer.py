@@ -82,15 +82,8 @@ class Observer:
         roots: Roots | None = None,
     ) -> None:
         # Observers live as long as the process: of the recipe, not what it would keep alive.
-        self._recipe = replace(
-            recipe,
-            preprocess=None,
-            config={},
-            parts={"environment": recipe.parts["environment"]},
-            asked={"environment": recipe.asked.get("environment")},
-            state=recipe.state._replace(rows={}, objects=frozenset()),
-            generators=(),
-        )
+        asked = {"environment": recipe.asked.get("environment")}
+        self._recipe = replace(recipe, preprocess=None, config={}, asked=asked, generators=())
         self._roots = roots or Roots.of(recipe, root)
         self._stat_cache, self._trust = stat_cache, trust
         self._last: dict[str, Input] = {}
@@ -319,7 +312,7 @@ class Observer:
     def _take_listing(self, full: str, fact: Fact) -> None:
         if not self._is_input(os.path.join(full, "x"), None):
             return
-        digest = inputs.ABSENT if fact.other is None else inputs.digest_of_names(fact.other)
+        digest = inputs.digest_of_names(fact.other)
         self._note(os.path.join(full, ""), Input("folder", digest, path=full, folder=fact.folder))
 
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
