@@ -19,7 +19,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from prepcache.batching.collation import (
 )
 from prepcache.batching.gather import Batch
 from prepcache.batching.table import Ragged, Table, join
-from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
 """Collates one leaf of a batch."""
@@ -117,7 +116,7 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
 
 
 def _leaf_text(path: Iterable[str]) -> str:
-    return f"leaf {'.'.join(path)!r}" if path else "leaf '' (the sample itself)"
+    return f"leaf {'.'.join(path)!r}"
 
 
 def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:
@@ -125,11 +124,8 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
         return None
     if isinstance(leaves, str) or not isinstance(leaves, Iterable):
         raise TypeError(f"leaves must be a list of names, not a {type(leaves).__name__}: {leaves!r}")
-    axes = dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
-    for name, axis in axes.items():
-        if isinstance(axis, bool) or not isinstance(axis, SupportsIndex):
-            raise TypeError(f"leaves= names an axis by a number: {name!r} has {axis!r}")
-    return axes
+    axes = leaves if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
+    return {name: operator.index(axis) for name, axis in axes.items()}
 
 
 @dataclass(frozen=True)
@@ -159,9 +155,8 @@ class _Collate(TakesBatches):
 
     def _check(self, paths: Iterable[tuple[str, ...]]) -> None:
         there = [".".join(path) for path in paths]
-        if self.axes is not None and (unknown := set(self.axes) - set(there)):
-            names = "'' (the sample itself)" if there == [""] else ", ".join(map(repr, there))
-            raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {names}")
+        if unknown := set(self.axes or ()) - set(there):
+            raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {there}")
 
     def _leaf(self, path: tuple[str, ...], rows: list[Any], count: int) -> Any:
         from torch.utils.data import default_collate
@@ -182,8 +177,7 @@ class _Collate(TakesBatches):
             return 0 if ndim == 1 else None
         axis = self.axes.get(".".join(path))
         if axis is not None and not -ndim <= axis < ndim:
-            has = count_text(ndim, "axis", "axes")
-            raise ValueError(f"{_leaf_text(path)} has {has}, but leaves= names its axis {axis}")
+            raise ValueError(f"{_leaf_text(path)} has {ndim} axes, but leaves= names its axis {axis}")
         return axis
 
     def _column(self, table: Table, number: int, path: tuple[str, ...]) -> CollateBatch:
@@ -192,10 +186,9 @@ class _Collate(TakesBatches):
             axis = self.axis(path, column.leaf.ndim)
         if axis is None:
             return self._default(table, number)
-        if isinstance(column, Ragged) and axis in (0, -column.leaf.ndim):
-            tail = column.tail()
-            if tail is not None and 0 not in tail:
-                return self.ragged(column, tail)
+        tail = column.tail if isinstance(column, Ragged) and axis in (0, -column.leaf.ndim) else None
+        if isinstance(column, Ragged) and tail is not None and 0 not in tail:
+            return self.ragged(column, tail)
         return lambda batch: self.rows(batch.leaf(number), axis, path)
 
     def _default(self, table: Table, number: int) -> CollateBatch:

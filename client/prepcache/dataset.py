@@ -24,7 +24,6 @@ from prepcache.batching.collation import as_asked, receives
 from prepcache.batching.gather import Batch
 from prepcache.dataset_options import (
     DatasetOptions,
-    OpeningMode,
     Options,
     check_keywords,
     opening_mode,
@@ -66,7 +65,7 @@ if not TYPE_CHECKING:
             """Stands for torch's."""
 
 
-_OWN_ATTRIBUTES = frozenset({"items", "transform", "_samples"})
+_OWN_ATTRIBUTES = frozenset({"items", "transform", "_by", "_samples"})
 """Others are of a derived class, whose methods may use them."""
 _NOT_OPEN = (
     "it is a data set that is not open yet, so its own preprocess cannot refer to it. Make "
@@ -125,22 +124,18 @@ class Opened(Generic[T_co]):
     ) -> None:
         refuse_unknown(type(self).__name__, options)
         self.transform = transform
-        given = DatasetOptions(preprocess, config=config, transform=transform, expand=expand, **options)
-        self._begin(items, given).artifacts.look_from(0)
-        self._go_on(given)
+        self._by: Preprocessing
+        self._open(
+            items, DatasetOptions(preprocess, config=config, transform=transform, expand=expand, **options)
+        )
 
-    def _begin(self, items: Any, given: DatasetOptions) -> Preprocessing:
-        """Takes the items, and makes what the daemon is asked by."""
-        raise NotImplementedError
-
-    def _go_on(self, given: DatasetOptions) -> None:
-        """Goes on once the daemon has been asked."""
+    def _open(self, items: Any, given: DatasetOptions) -> None:
         raise NotImplementedError
 
     @property
     def recipe(self) -> Recipe:
         """How the samples are made; `prepcache.recipe`."""
-        raise NotImplementedError
+        return self._by.recipe
 
     @property
     def name(self) -> str:
@@ -183,43 +178,35 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
     _follows_mode = True
     """Whether `prepcache fill` and `prepcache plan` may open a part of it, or leave it unprepared."""
 
-    def _begin(self, items: Any, given: DatasetOptions) -> Preprocessing:
+    def _open(self, items: Any, given: DatasetOptions) -> None:
         self.items = sequence_of(items)
-        if (mode := self._mode()) is not None:
+        mode = opening_mode() if self._follows_mode else None
+        if mode is not None:
             mode.opened.append(self)
         recipe = open_recipe(given)
         hasher = ItemHasher(given.root, given.how["read"], given.how["trust"], user_stat_cache())
         stamps = hasher.digest_many(self.items)
         stamps.warn()
         distinct = Distinct(stamps.digests)
-        by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
+        by = self._by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
         if mode is not None and not mode.prepares:  # a plan is no job: it holds nothing, and misses nothing
             by.artifacts.owner, by.progress = 0, False
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
-        self._samples = Samples(by, self.items, distinct, stamps, catalogue)
-        self._samples.originals.read_again(hasher)
-        return by
-
-    def _go_on(self, given: DatasetOptions) -> None:
-        samples, mode = self._samples, self._mode()
-        by = samples.by
+        samples = self._samples = Samples(by, self.items, distinct, stamps, catalogue)
+        samples.originals.read_again(hasher)
+        by.artifacts.look_from(0)
         samples.note_hits()
         samples.say_opening(given.root)
         for note in by.recipe.notes:
             by.say_of_it(note)
         if given.verify_fraction:
             samples.verify(given.verify_fraction)
-        if mode is not None and mode.prepares:
-            samples.prepare(mode.part_of(samples.count))
-        elif mode is None and not by.is_lazy:
-            samples.prepare()
-        elif mode is None:
+        if mode is None and by.is_lazy:
             samples.follow()
+        elif mode is None or mode.prepares:
+            samples.prepare(None if mode is None else mode.part_of(samples.count))
         samples.originals.end_opening()
         receives(samples)
-
-    def _mode(self) -> OpeningMode | None:
-        return opening_mode() if self._follows_mode else None
 
     @classmethod
     def wrap(
@@ -253,23 +240,6 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         options["name"] = options.get("name") or f"{class_module_label(kind)}.{kind.__qualname__}"
         return cls(items, function, None, transform, **options)
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        # torch asks for batches first: a subclass that has a `__getitem__` of its own makes them by it.
-        place = {name: place for place, base in reversed([*enumerate(cls.__mro__)]) for name in vars(base)}
-        if place["__getitem__"] < place["__getitems__"]:
-            cls.__getitems__ = _one_by_one  # type: ignore[method-assign]
-
-    @property
-    def recipe(self) -> Recipe:
-        """How the samples are made; `prepcache.recipe`."""
-        return self._samples.by.recipe
-
-    @property
-    def is_expanded(self) -> bool:
-        """Whether an item gives any number of samples."""
-        return self._samples.is_expanded
-
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it: by its samples, and by what a derived class added."""
         members = vars(self)
@@ -298,7 +268,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
     def __getitem__(self, index: int) -> T_co:
         at = operator.index(index)
         samples = self._samples
-        count = len(samples) if samples.is_expanded else samples.count
+        count = len(samples)
         if not -count <= at < count:
             raise IndexError(f"index {at} is out of range for a data set of {count} samples")
         sample = samples.sample(at + count if at < 0 else at)
@@ -306,6 +276,12 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
 
     def __getitems__(self, indices: Any) -> list[T_co]:
         """The samples at these positions: gathered at once where they are there."""
+        kind = type(self)
+        if (
+            kind.__getitem__ is not CachedDataset.__getitem__
+            and kind.__getitems__ is CachedDataset.__getitems__
+        ):
+            return [self[operator.index(index)] for index in indices]  # a subclass's own way
         batch = self._samples.batch(indices)
         if self.transform is not None:
             return [self.transform(sample) for sample in batch]
@@ -346,7 +322,3 @@ def open_recipe(given: DatasetOptions) -> Recipe:
     recipe = recipes.recipe(function, **given.how)
     check_keywords(function, given.how["config"])
     return recipe
-
-
-def _one_by_one(self: CachedDataset[Any], indices: Iterable[Any]) -> list[Any]:
-    return [self[operator.index(index)] for index in indices]

@@ -90,28 +90,20 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         UnkeyableError: an item is an instance of a class of the project.
     """
 
-    def _begin(self, items: Any, given: DatasetOptions) -> Preprocessing:
+    def _open(self, items: Any, given: DatasetOptions) -> None:
         self._ranks: Split | None = None
         self._said = Once()
         self._source = Source(items)
         self._hashing = {"root": given.root, "read": given.how["read"], "trust": given.how["trust"]}
         self._verify_fraction = given.verify_fraction
         self._counts = Counts()
-        self._by = Preprocessing(given, open_recipe(given), self._said, is_stream=True)
-        return self._by
-
-    def _go_on(self, given: DatasetOptions) -> None:
-        by = self._by
+        by = self._by = Preprocessing(given, open_recipe(given), self._said, is_stream=True)
+        by.artifacts.look_from(0)
         said, self._why = stream_line(by.name, by.recipe.digest, by.artifacts)
         by.say(said)
         self._why += by.say_draws()
         for note in by.recipe.notes:
             by.say_of_it(note)
-
-    @property
-    def recipe(self) -> Recipe:
-        """How the samples are made; `prepcache.recipe`."""
-        return self._by.recipe
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""

@@ -57,12 +57,7 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
     if not callable(key):
         raise TypeError(f"key must be callable as key(i), not {type(key).__name__}")
     names = [key(i) for i in range(len(dataset))]
-    for i, name in enumerate(names):
-        try:
-            hash(name)
-        except TypeError as error:
-            raise TypeError(
-                f"key({i}) returned {name!r:.100}: a key must be a path, str, number, or tuple of those "
-                f"({error})"
-            ) from None
-    return names, Wrapped(dataset, names)
+    try:
+        return names, Wrapped(dataset, names)
+    except TypeError as error:  # there is one that has no hash
+        raise TypeError(f"key(i) must give a path, str, number, or tuple of those: {error}") from None

@@ -201,7 +201,7 @@ def test_what_cannot_be_wrapped_is_refused(paths):
     old = Numbers(paths, [0] * 5, Scale(1))
     with pytest.raises(TypeError, match=r"map-style dataset.*CachedIterableDataset"):
         CachedDataset.wrap(iter(paths), key=old.name)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=re.escape("key(0) returned [")):
+    with pytest.raises(TypeError, match="unhashable type: 'list'"):
         CachedDataset.wrap(old, key=lambda i: [paths[i]])
     with pytest.raises(ValueError, match="takes no read="):
         CachedDataset.wrap(old, key=old.name, read="bytes")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from prepcache import artifact
+from prepcache.artifact import writer
 from prepcache.artifact.header import MAX_INPUTS
 from prepcache.digests import RecipeDigest, entry_key
 from prepcache.errors import ArtifactError, SampleError
@@ -205,8 +206,8 @@ def test_observed_inputs_are_joined_unless_they_differ(tmp_path):
 def test_copies_go_on_after_short_reads_and_writes(tmp_path, monkeypatch):
     paths = _write_parts(tmp_path, [[torch.arange(100), torch.arange(50)], [torch.arange(70)]])
     write(tmp_path / "whole", [torch.arange(100), torch.arange(50), torch.arange(70)])
-    preadv, writev = os.preadv, os.writev
-    monkeypatch.setattr(os, "preadv", lambda fd, into, at: preadv(fd, [into[0][:99]], at))
+    pread, writev = os.pread, os.writev
+    monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 99), at))
     monkeypatch.setattr(os, "writev", lambda fd, buffers: writev(fd, [buffers[0][:77]]))
     merge(tmp_path / "merged", paths)
     assert (tmp_path / "merged").read_bytes() == (tmp_path / "whole").read_bytes()
@@ -214,13 +215,13 @@ def test_copies_go_on_after_short_reads_and_writes(tmp_path, monkeypatch):
 
 def test_a_part_that_shrinks_is_an_error(tmp_path, monkeypatch):
     paths = _write_parts(tmp_path, [[torch.arange(1000)], [torch.arange(1000)]])
-    preadv = os.preadv
+    write_all = writer._write_all
 
-    def cut_then_read(fd: int, into: Any, at: int) -> int:
+    def cut_then_write(*pieces: Any) -> None:
         os.truncate(paths[1], 4096)
-        return preadv(fd, into, at)
+        write_all(*pieces)
 
-    monkeypatch.setattr(os, "preadv", cut_then_read)
+    monkeypatch.setattr(writer, "_write_all", cut_then_write)
     with pytest.raises(ArtifactError, match="cut while it was read"):
         merge(tmp_path / "merged", paths)
 

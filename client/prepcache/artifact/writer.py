@@ -17,7 +17,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -39,6 +39,7 @@ from prepcache.artifact.header import (
     Header,
     encode,
     pack_observed,
+    pread,
     read_array,
 )
 from prepcache.digests import DIGEST_BYTES, RecipeDigest, entry_key
@@ -46,6 +47,8 @@ from prepcache.errors import ArtifactError, SampleError
 
 _COLUMN_HEADER_BYTES = 1200
 """At most what the header says of one column: three tensors, three fillers, and itself."""
+READ_BYTES = 256 << 10
+"""Of another file, at a time."""
 
 
 class Writer:
@@ -412,29 +415,23 @@ def _write_all(fd: int, pieces: Iterable[Any]) -> None:
         end on borders of 2 MiB.
     """
     folio, filled = memoryview(bytearray(FOLIO_BYTES)), 0
-    for piece in pieces:
-        done, size_bytes = 0, _size_bytes(piece)
-        while done < size_bytes:
-            done_now = _put(piece, done, folio[filled : filled + size_bytes - done])
-            done, filled = done + done_now, filled + done_now
+    for view in chain.from_iterable(map(_views, pieces)):
+        while view:
+            taken = min(len(view), FOLIO_BYTES - filled)
+            folio[filled : filled + taken] = view[:taken]
+            view, filled = view[taken:], filled + taken
             if filled == FOLIO_BYTES:
                 write(fd, folio)
                 filled = 0
     write(fd, folio[:filled])
 
 
-def _size_bytes(piece: Any) -> int:
-    return piece.end - piece.begin if isinstance(piece, FilePart) else memoryview(piece).nbytes
-
-
-def _put(piece: Any, start: int, into: memoryview) -> int:
-    """Puts bytes of a piece from `start` on into a buffer; how many."""
-    if not isinstance(piece, FilePart):
-        into[:] = memoryview(piece).cast("B")[start : start + len(into)]
-        return len(into)
-    if length := os.preadv(piece.fd, [into], piece.begin + start):
-        return length
-    raise ArtifactError(f"a file ends before byte {piece.end}: it was cut while it was read")
+def _views(piece: Any) -> Iterator[memoryview]:
+    if isinstance(piece, FilePart):
+        for begin in range(piece.begin, piece.end, READ_BYTES):
+            yield memoryview(pread(piece.fd, begin, min(READ_BYTES, piece.end - begin)))
+    elif (view := memoryview(piece)).nbytes:
+        yield view.cast("B")
 
 
 def write(fd: int, view: memoryview) -> None:

@@ -35,8 +35,6 @@ from prepcache.batching.table import Numbers, Ranges, Table
 Array = npt.NDArray[Any]
 Make = Callable[[Array], list[Any]]
 MISSING = -1
-Gathered = Array | Ranges | None
-"""A column's rows: `[k, ...]`, or end to end, or None for a column of None."""
 
 
 class _Row:
@@ -58,7 +56,7 @@ class Batch:
         source: the data set, where another process gathers them; see collation.py.
     """
 
-    __slots__ = ("_gathered", "indices", "numbers", "pool", "source", "table")
+    __slots__ = ("indices", "numbers", "pool", "source", "table")
 
     def __init__(self, table: Table, numbers: Numbers, indices: Array, pool: Pool) -> None:
         self.table = table
@@ -66,7 +64,6 @@ class Batch:
         self.indices = indices
         self.pool = pool
         self.source: Any = None
-        self._gathered: list[Gathered] | None = None
 
     def __len__(self) -> int:
         return self.numbers.size
@@ -80,21 +77,12 @@ class Batch:
         rows = zip(*leaves, strict=True) if leaves else itertools.repeat((), len(self))
         return (build(list(row)) for row in rows)
 
-    def gathered(self) -> list[Gathered]:
-        """The columns of these rows; gathered once."""
-        if self._gathered is None:
-            self._gathered = [
-                None if column is None else column.gather(self.numbers, self.pool)
-                for column in self.table.columns
-            ]
-        return self._gathered
-
     def leaf(self, number: int) -> Any:
-        """The values of one leaf, as the samples hold them: views of what was gathered."""
-        column, rows, count = self.table.columns[number], self.gathered()[number], self.numbers.size
-        if column is None or rows is None:
+        """The values of one leaf, as the samples hold them: views of what is gathered here."""
+        column, count = self.table.columns[number], self.numbers.size
+        if column is None:
             return [None] * count
-        leaf = column.leaf
+        leaf, rows = column.leaf, column.gather(self.numbers, self.pool)
         if isinstance(rows, Ranges):
             if leaf.kind in columns.BYTE_KINDS:
                 return list(map(columns.decode_bytes(leaf), rows.octets()))
@@ -177,13 +165,14 @@ class Rows:
         Raises:
             IndexError, TypeError: a position out of range, or no integer.
         """
-        at = positions(indices, self._row_of.size)
+        at = positions(indices)
         if at.size == 0:
             return []
         try:
             numbers = self._number_of.take(at)
         except IndexError:
-            raise _out_of_range(at, len(self)) from None
+            wrong = next(one for one in at.tolist() if not -len(self) <= one < len(self))
+            raise IndexError(f"index {wrong} is out of range for a data set of {len(self)} samples") from None
         if self._table_of is None:
             return Batch(self.tables[0], numbers, at, self.pool)
         table_of = self._table_of.take(at)
@@ -201,23 +190,13 @@ class Rows:
         return samples
 
 
-def positions(indices: Any, count: int) -> Array:
-    """Positions in a data set of `count` samples as integers, not checked against it; see `Rows.take`."""
-    if isinstance(indices, list):
-        try:  # the quickest of all ways, and one that takes whatever has __index__, and no floats
-            return np.frombuffer(array("q", indices), np.int64) if indices else np.empty(0, np.int64)
-        except OverflowError:
-            raise _out_of_range(max(indices, key=abs), count) from None
+def positions(indices: Any) -> Array:
+    """Positions in a data set as integers, not checked against it; see `Rows.take`."""
+    if isinstance(indices, list):  # the quickest of all ways, and one that takes whatever has __index__
+        return np.frombuffer(array("q", indices), np.int64) if indices else np.empty(0, np.int64)
     if not hasattr(indices, "__array__"):
-        return positions(list(indices), count)  # a range, a set, a generator: what a sampler may give
+        return positions(list(indices))  # a range, a set, a generator: what a sampler may give
     at = np.asarray(indices)
     if at.dtype.kind not in "iu" and at.size:
         raise TypeError(f"positions must be integers, not {at.dtype}")
-    if at.dtype == np.uint64 and (at >= count).any():
-        raise _out_of_range(at, count)
     return at.reshape(-1).astype(np.int64, copy=False)
-
-
-def _out_of_range(indices: Any, count: int) -> IndexError:
-    outside = [index for index in np.ravel(indices).tolist() if not -count <= index < count]
-    return IndexError(f"index {outside[0]} is out of range for a data set of {count} samples")

@@ -178,25 +178,19 @@ class Ragged:
         if len(self._held) == 1 < len(parts):
             begin, end = (tuple(map(np.add, bounds, at)) for bounds in (begin, end))
         self._begin, self._end = _numbered(begin, first), _numbered(end, first)
-        self._shapes = self._tail = None
+        self._shapes: Array | None = None
+        self.tail: tuple[int, ...] | None = ()
+        """The shape of the rows beside their first axis; None if it is not the same of all."""
         if leaf.kind in columns.VALUE_KINDS and leaf.ndim != 1:
             shapes = [_shapes(part) for part in parts]
             self._shapes = _numbered(shapes, first)
             tail = shapes[0][0, 1:]
-            if all((of_part[:, 1:] == tail).all() for of_part in shapes):
-                self._tail = tuple(tail.tolist())
+            is_one = all((of_part[:, 1:] == tail).all() for of_part in shapes)
+            self.tail = tuple(tail.tolist()) if is_one else None
 
     def bounds(self, numbers: Numbers) -> tuple[Array, Array]:
         """Where each row begins and ends, in elements; for `pieces`, and for lengths."""
         return self._begin.take(numbers), self._end.take(numbers)
-
-    def shapes(self, numbers: Numbers) -> Array | None:
-        """`[len(numbers), ndim]`, or None where a row's shape is its length."""
-        return None if self._shapes is None else self._shapes.take(numbers, 0)
-
-    def tail(self) -> tuple[int, ...] | None:
-        """The shape of the rows beside their first axis; None if it is not the same of all."""
-        return () if self._shapes is None else self._tail
 
     def pieces(self, numbers: Numbers, begin: Array, end: Array) -> list[memoryview]:
         """The bytes of elements `begin` to `end` of each row: views into the artifacts."""
@@ -214,7 +208,7 @@ class Ragged:
         offsets = np.zeros(len(begin) + 1, np.int64)
         (end - begin).cumsum(out=offsets[1:])
         values = join(self.pieces(numbers, begin, end), int(offsets[-1]), self.dtype, pool)
-        return Ranges(values, offsets, self.shapes(numbers))
+        return Ranges(values, offsets, None if self._shapes is None else self._shapes.take(numbers, 0))
 
 
 def join(pieces: Sequence[memoryview], total: int, dtype: np.dtype[Any], pool: Pool) -> Array:
