@@ -206,6 +206,17 @@ class _Collate(TakesBatches):
 
     def rows(self, rows: list[Any], axis: int, path: tuple[str, ...]) -> Any:
         """A batch of rows: tensors, or arrays, of the leaf at that path and of these samples."""
+        import torch
+
+        tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
+        if len({(tensor.dtype, tensor.shape[1:]) for tensor in tensors}) > 1:
+            raise RuntimeError(
+                f"rows of {_leaf_text(path)} differ in dtype, or along another axis than {axis}"
+            )
+        return self.tensors(tensors, axis)
+
+    def tensors(self, tensors: list[Any], axis: int) -> Any:
+        """A batch of tensors that differ along their first axis only, which was `axis`."""
         raise NotImplementedError
 
     def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
@@ -227,18 +238,13 @@ class _Pad(_Collate):
     multiple_of: int
     also: str | None
 
-    def rows(self, rows: list[Any], axis: int, path: tuple[str, ...]) -> Any:
+    def tensors(self, tensors: list[Any], axis: int) -> Any:
         import torch
 
-        tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
         lengths = np.array([len(tensor) for tensor in tensors], np.int64)
         width = self._width(lengths)
         padded = torch.full((len(tensors), width, *tensors[0].shape[1:]), self.value, dtype=tensors[0].dtype)
         for place, tensor in zip(padded, tensors, strict=True):
-            if tensor.shape[1:] != place.shape[1:]:
-                raise RuntimeError(f"rows of {_leaf_text(path)} differ along another axis than {axis}")
-            if tensor.dtype != place.dtype:
-                raise TypeError(f"{_leaf_text(path)} has rows with dtype {place.dtype} and {tensor.dtype}")
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
@@ -285,12 +291,9 @@ class _Pad(_Collate):
 
 @dataclass(frozen=True)
 class _Pack(_Collate):
-    def rows(self, rows: list[Any], axis: int, path: tuple[str, ...]) -> Any:
+    def tensors(self, tensors: list[Any], axis: int) -> Any:
         import torch
 
-        tensors = [torch.as_tensor(row) for row in rows]
-        if len({tensor.shape[1:] for tensor in tensors}) > 1:
-            raise RuntimeError(f"rows of {_leaf_text(path)} differ along another axis than {axis}")
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 

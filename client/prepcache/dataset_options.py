@@ -16,9 +16,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from numbers import Real
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from prepcache.daemon.client import Client
 from prepcache.keys import recipes
@@ -50,18 +49,12 @@ class Options(TypedDict, total=False):
 
 _KINDS: dict[str, tuple[Any, str]] = {
     "transform": (Callable | None, "callable as transform(sample)"),
-    "name": (str | None, "a str"),
-    "untracked": (Iterable, "a list of names"),
-    "environment": (Iterable | None, "a list of names"),
-    "root": (str | os.PathLike | None, "the path of a folder"),
-    "verify_fraction": (Real, "a number between 0 and 1"),
     "lazy": (bool, "True or False"),
     "expand": (bool, "True or False"),
-    "num_workers": (SupportsIndex, "a number of workers, or 0 for this process"),
     "executor": (Executor | None, "a concurrent.futures.Executor"),
     "client": (Client | None, "a prepcache.Client"),
 }
-"""Types of options, and their names in messages."""
+"""Types of options that would fail late, or not at all, and their names in messages."""
 _OF_A_RECIPE = inspect.signature(recipes.recipe).parameters
 """`preprocess` and the options that `prepcache.recipe` takes."""
 _CLAIMS = ("__signature__", "__text_signature__")
@@ -145,21 +138,17 @@ def refuse_unordered(items: Any) -> None:
     is_table = hasattr(items, "iloc") and items.ndim != 1
     is_many = hasattr(items, "__getitem__") or isinstance(items, Iterable)
     if is_table or not is_many or isinstance(items, str | bytes | Mapping | set | frozenset):
-        way = "pass a list, such as [item], sorted(items), list(d.items()) or df.to_dict('records')"
-        if isinstance(items, str | os.PathLike):
-            way = f"pass a list, such as sorted(Path({os.fspath(items)!r:.80}).glob('*'))"
-        elif callable(items):
-            way = "the items come first, then the function"
-        raise TypeError(f"items must be a sequence, not {type(items).__name__}: {way}")
+        way = "[item], sorted(folder.glob('*')), sorted(items), list(d.items()) or df.to_dict('records')"
+        raise TypeError(f"items must be a sequence, not {type(items).__name__}: pass a list, such as {way}")
 
 
 def sequence_of(items: Any) -> Sequence[Any]:
     """The items by position. A list is copied: its owner may change it; pandas' `series[i]` is by label."""
     refuse_unordered(items)
-    if hasattr(items, "iloc"):
-        items = items.array
-    is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
-    return items if is_sequence else list(items)
+    is_sequence = hasattr(items, "__getitem__") and hasattr(items, "__len__")
+    return (
+        items if is_sequence and not isinstance(items, list) and not hasattr(items, "iloc") else list(items)
+    )
 
 
 @dataclass(frozen=True)

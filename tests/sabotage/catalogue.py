@@ -41,7 +41,7 @@ SABOTAGES = [
     Sabotage("tensors need not be those of the columns", "prepcache.artifact.header:read_header", unchecked("head != raw"), "tests/unit/test_artifact_attacks.py::test_tensors_that_lie"),
     Sabotage("rows' tables are not proved", "prepcache.artifact.reader:check_rows", nothing, "tests/unit/test_artifact_attacks.py::test_tables_that_lie"),
     Sabotage("ragged columns' offsets are not proved", "prepcache.artifact.reader:_check_ragged", nothing, "tests/unit/test_artifact_attacks.py::test_tables_that_lie"),
-    Sabotage("a merge forgets what was observed", "prepcache.artifact.merger:_union", gives([]), "tests/unit/test_artifact_files.py::test_observed_inputs_are_joined_unless_they_differ"),
+    Sabotage("a merge forgets what was observed", "prepcache.artifact.writer:_union", gives([]), "tests/unit/test_artifact_files.py::test_observed_inputs_are_joined_unless_they_differ"),
     Sabotage("any text may name a recipe", "prepcache.digests:is_hex64", gives(True), "tests/unit/test_artifact_attacks.py::test_documents_that_lie"),
     Sabotage("an entry's key has no domain", "prepcache.digests:KEY_DOMAIN", becomes(b""), "tests/golden/test_canonical_vectors.py::test_the_key_of_an_entry_is_pinned"),
     # keys

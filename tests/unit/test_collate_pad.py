@@ -63,14 +63,14 @@ def test_the_axis_of_a_named_leaf_is_padded(take):
     ids=["pad", "pad another axis", "pack"],
 )
 def test_rows_that_differ_along_another_axis_are_refused(take, collate, shapes, axis):
-    with pytest.raises(RuntimeError, match=rf"^rows of leaf .* differ along another axis than {axis}"):
+    with pytest.raises(RuntimeError, match=rf"^rows of leaf .* along another axis than {axis}"):
         collate(take([torch.ones(shape) for shape in shapes]))
 
 
 def test_rows_of_different_kinds_are_refused_by_name():
-    with pytest.raises(TypeError, match=r"leaf 'x' has rows with dtype torch\.float32 and torch\.int64"):
+    with pytest.raises(RuntimeError, match="rows of leaf 'x' differ in dtype"):
         pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
-    with pytest.raises(RuntimeError, match="rows of leaf 'x' differ along another axis than 0"):
+    with pytest.raises(RuntimeError, match="rows of leaf 'x' differ in dtype, or along another axis than 0"):
         pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
 
 

@@ -1,8 +1,8 @@
 """What a data set says at its opening: options that cannot work, and that there is no daemon."""
 
 import logging
-import re
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,9 @@ class Cluster:
         ),
         ({"num_workers": -1}, ValueError, "a number of workers, not -1"),
         ({"num_workers": 2, "executor": ThreadPoolExecutor(1)}, ValueError, "give one of them"),
-        ({"num_workers": "2"}, TypeError, "num_workers must be a number of workers, or 0 .* not str"),
         ({"lazy": "yes"}, TypeError, "lazy must be True or False, not str"),
         ({"expand": 2}, TypeError, "expand must be True or False, not int"),
         ({"transform": "flip"}, TypeError, r"transform must be callable as transform\(sample\), not str"),
-        ({"verify_fraction": "0.5"}, TypeError, "verify_fraction must be a number between 0 and 1, not str"),
-        ({"name": 5}, TypeError, "name must be a str, not int"),
-        ({"untracked": 5}, TypeError, "untracked must be a list of names, not int"),
-        ({"environment": 5}, TypeError, "environment must be a list of names, not int"),
-        ({"root": 5}, TypeError, "root must be the path of a folder, not int"),
         ({"client": "unix:///s"}, TypeError, "client must be a prepcache.Client, not str"),
         ({"executor": Cluster()}, TypeError, r"must be a concurrent\.futures\.Executor, not Cluster"),
     ],
@@ -53,31 +47,24 @@ def test_impossible_options_are_refused(options, error, words):
         CachedDataset([1], str, **options)
 
 
-@pytest.mark.parametrize(
-    ("items", "way"),
-    [
-        ("abc", "sorted(Path('abc').glob('*'))"),
-        (Path("a"), "sorted(Path('a').glob('*'))"),
-        ({"a": 1}, "list(d.items())"),
-        (Counter("ab"), "list(d.items())"),
-        ({"a", "b"}, "sorted(items)"),
-        (5, "[item]"),
-        (len, "the items come first"),
-    ],
-)
-def test_items_without_positions_are_refused(items, way):
-    words = f"items must be a sequence, not {type(items).__name__}: "
-    with pytest.raises(TypeError, match=f"^{words}.*{re.escape(way)}"):
+@pytest.mark.parametrize("items", ["abc", Path("a"), {"a": 1}, Counter("ab"), {"a"}, 5, len], ids=repr)
+def test_items_without_positions_are_refused(items):
+    with pytest.raises(
+        TypeError, match=f"^items must be a sequence, not {type(items).__name__}: pass a list"
+    ):
         CachedDataset(items, str)
 
 
 class Labelled:
-    """A shuffled or filtered pandas series: `[]` goes by label, `iloc` and `array` by position."""
+    """A shuffled or filtered pandas series: `[]` goes by label, `iloc` and iteration by position."""
 
     def __init__(self, rows: dict[int, str], ndim: int = 1) -> None:
         self.rows = rows
         self.ndim = ndim
-        self.array = self.iloc = list(rows.values())
+        self.iloc = list(rows.values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.iloc)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -9,9 +9,8 @@ Nothing is unpickled, evaluated or imported at the word of a file.
 """
 
 from prepcache.artifact.header import Document, Header, read_header
-from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, check, open
-from prepcache.artifact.writer import Writer, copy
+from prepcache.artifact.writer import Writer, copy, merge
 
 __all__ = [
     "Artifact",

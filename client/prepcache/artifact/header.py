@@ -33,7 +33,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -144,11 +144,6 @@ class Span:
     shape: tuple[int, ...]
     begin: int
     end: int
-
-    def entry(self, start: int) -> dict[str, Any]:
-        """How a header names it, where the data start there."""
-        offsets = self.begin - start, self.end - start
-        return {"dtype": self.dtype, "shape": self.shape, "data_offsets": offsets}
 
 
 @dataclass(frozen=True)
@@ -290,7 +285,10 @@ def encode(document: Document) -> tuple[bytes, dict[str, Span]]:
     while 8 + len(raw) > start:  # where columns begin depends on how many pages the header has
         start = -(-(8 + len(raw)) // PAGE_BYTES) * PAGE_BYTES
         spans = _laid_out(document, start)
-        entries = {name: span.entry(start) for name, span in spans.items()}
+        entries = {
+            name: {"dtype": at.dtype, "shape": at.shape, "data_offsets": (at.begin - start, at.end - start)}
+            for name, at in spans.items()
+        }
         raw = json.dumps({"__metadata__": strings, **entries}, separators=(",", ":")).encode()
     if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
         raise ArtifactError(

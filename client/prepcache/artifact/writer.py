@@ -1,4 +1,4 @@
-"""The writer: collects the samples of some items, then writes them as one artifact.
+"""The writer: collects the samples of some items, or whole artifacts, then writes them as one artifact.
 
 Invariants:
     1. `add` takes all samples of an item or, raising SampleError, none. After anything else that was raised
@@ -6,8 +6,10 @@ Invariants:
     2. What is collected is a copy: the preprocessing function may reuse its buffers.
     3. A sample costs its copy and a constant: nothing is built per sample that the file does not hold.
     4. Values may lie in other files until they are written: what is too much for memory (`spill`), and those
-       of artifacts (`add_artifact`), which are not decoded. A column that is dense in all of them, with one
-       shape, stays dense.
+       of artifacts (`add_artifact`), which are not decoded; memory holds their tables (items, offsets ...).
+       A column that is dense in all of them, with one shape, stays dense.
+    5. A merge keeps items in their order, file by file, with their rows and costs. Observed inputs are the
+       union; files that observed the same input differently do not merge.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from prepcache.artifact.header import (
     GroupSpec,
     Header,
     encode,
+    has_twice,
     pack_observed,
     pread,
     read_array,
@@ -178,6 +181,45 @@ class Writer:
         )
         _write_all(file if isinstance(file, int) else file.fileno(), chain([head], chain.from_iterable(laid)))
         return document
+
+
+# --- merging ---
+
+
+def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: dict[str, Any]) -> Document:
+    """Writes one artifact that holds what the given ones hold.
+
+    Args:
+        headers: of each file, from `check`.
+        fd: of an empty file, which is neither synced nor closed here.
+
+    Raises:
+        ArtifactError: recipes or editions differ, an item is in two files, or an input has two digests.
+    """
+    recipe, edition = headers[0].recipe, headers[0].edition
+    if {(header.recipe, header.edition) for header in headers} != {(recipe, edition)}:
+        raise ArtifactError("cannot merge artifacts of different recipes or editions")
+    if has_twice(np.concatenate([header.item_digests for header in headers])):
+        raise ArtifactError("cannot merge artifacts that share an item")
+    writer = Writer(recipe, edition)
+    for source, header in zip(fds, headers, strict=True):
+        writer.add_artifact(source, header)
+    return writer.write(fd, producer=producer, observed=_union(headers))
+
+
+def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
+    seen: dict[tuple[str, str], dict[str, Any]] = {}
+    for header in {header.observed: header for header in headers}.values():
+        for entry in header.inputs:
+            first = seen.setdefault((entry["kind"], entry["name"]), entry)
+            if first["digest"] != entry["digest"]:
+                raise ArtifactError(
+                    f"cannot merge artifacts that observed {entry['name']!r} with different digests"
+                )
+    return list(seen.values())
+
+
+# --- columns ---
 
 
 def _cost(cost_s: float) -> float:
