@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 DIGESTS = {
     "dense": "7b26179c44ed0c4e2188d0204f8936ee170be9f24ebc82dc551522112b7344a7",
     "ragged": "387edd0387b8b95272471e80b94a88773e336f3ebbd7d805b5a7c7bfb6652fae",
-    "mixed": "31f7af641c3556a3a70d6230b5b3057ef49d1999da3db58a847b0a75d8a3926a",
+    "mixed": "7369267b08af80f2d72b1cce006574bbc5b92ff1246e1fb143bdc1c827bc4136",
 }
 
 

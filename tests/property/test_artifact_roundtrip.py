@@ -50,7 +50,6 @@ LEAVES = st.one_of(
     st.booleans(),
     st.integers(min_value=-(2**63), max_value=2**63 - 1),
     st.floats(allow_nan=True),
-    st.complex_numbers(allow_nan=True),
     st.text(st.characters(), max_size=8),
     st.binary(max_size=8),
     ARRAYS,

@@ -79,8 +79,6 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, (np.ndarray, np.generic)):
         left, right = (one.astype(one.dtype.newbyteorder("="), copy=False) for one in (left, right))
         return left.dtype == right.dtype and left.shape == right.shape and _same_values(left, right)
-    if isinstance(left, complex):
-        return struct.pack("dd", left.real, left.imag) == struct.pack("dd", right.real, right.imag)
     if isinstance(left, float):
         return struct.pack("d", left) == struct.pack("d", right)
     return bool(left == right)

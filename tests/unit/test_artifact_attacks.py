@@ -298,16 +298,18 @@ def _packed(text: bytes) -> str:
     return base64.b64encode(zlib.compress(text)).decode()
 
 
+ONE = b'[["file","x",""]]'
 OBSERVED_ATTACKS = {
     "no base64": "file",
     "no ascii": "\u00e9" * 4,
-    "no zlib": base64.b64encode(b"file\0x\0").decode(),
-    "without digest": _packed(b"file\0x"),
-    "cut": base64.b64encode(zlib.compress(b"file\0x\0")[:-1]).decode(),
-    "twice": base64.b64encode(2 * zlib.compress(b"file\0x\0")).decode(),
-    "no text": _packed(b"file\0\xff\0"),
-    "huge": _packed(b"x" * MAX_OBSERVED_BYTES + b"\0\0"),
-    "too many": _packed(bytes(3 * MAX_INPUTS + 2)),
+    "no zlib": base64.b64encode(ONE).decode(),
+    "without digest": _packed(b'[["file","x"]]'),
+    "cut": base64.b64encode(zlib.compress(ONE)[:-1]).decode(),
+    "twice": base64.b64encode(2 * zlib.compress(ONE)).decode(),
+    "no text": _packed(b'[["file","\xff",""]]'),
+    "deep": _packed(b"[" * 100_000),
+    "huge": _packed(ONE + b" " * MAX_OBSERVED_BYTES),
+    "too many": _packed(json.dumps([["", "", ""]] * (MAX_INPUTS + 1)).encode()),
 }
 
 

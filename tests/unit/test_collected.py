@@ -38,7 +38,7 @@ TASK: Any = types.SimpleNamespace(
 def sample(n: int, *, length: int = 3) -> dict[str, Any]:
     """A leaf of each kind of column."""
     return {
-        "none": None, "int": n, "complex": complex(n, 1), "str": "x" * n,
+        "none": None, "int": n, "str": "x" * n,
         "scalar": np.float32(n), "dense": np.full((2, 3), n), "ragged": np.full((length, 2), n),
         "bytes": bytes(length), "bfloat16": torch.full((length,), n, dtype=torch.bfloat16),
         "large": np.full(700, n),

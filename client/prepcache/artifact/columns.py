@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
@@ -24,7 +23,7 @@ Array = NDArray[Any]
 
 VALUE_KINDS = ("tensor", "ndarray", "scalar")
 """Leaves that have a dtype of their own; a `scalar` is a numpy scalar."""
-FIXED_KINDS = {"int": "<i8", "float": "<f8", "bool": "|b1", "complex": "<c16"}
+FIXED_KINDS = {"int": "<i8", "float": "<f8", "bool": "|b1"}
 """Python numbers of fixed size, and the numpy dtype of their column."""
 BYTE_KINDS = ("str", "bytes")
 """Leaves of any length: UTF-8 (lone surrogates passed), and bytes."""
@@ -108,7 +107,11 @@ def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
 def torch_word(leaf: Leaf) -> Any:
     """The torch dtype as which numpy takes the bytes of a tensor leaf, or None where it knows its own."""
     name = storage(leaf)[1].name
-    return None if leaf.kind != "tensor" or name == leaf.dtype else getattr(load_torch(), name)
+    if leaf.kind != "tensor" or name == leaf.dtype:
+        return None
+    import torch
+
+    return getattr(torch, name)
 
 
 @lru_cache(maxsize=512)
@@ -119,19 +122,12 @@ def leaf_maker(leaf: Leaf) -> Callable[[Array], Any]:
     """
     if leaf.kind != "tensor":
         return lambda values: values
-    torch = load_torch()
+    import torch
+
     if torch_word(leaf) is None:
-        from_numpy: Callable[[Array], Any] = torch.from_numpy
-        return from_numpy
+        return torch.from_numpy
     dtype = getattr(torch, leaf.dtype)
     return lambda values: torch.from_numpy(values).view(dtype)
-
-
-def load_torch() -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        import torch
-    return torch
 
 
 def decode_bytes(leaf: Leaf) -> Callable[[bytes], Any]:

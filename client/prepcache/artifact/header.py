@@ -10,7 +10,7 @@
               NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
                                                                   (shapes from two axes on)
     `__metadata__` holds strings: "format", "version", and "document": a `Document` in JSON. Its observed
-    inputs are one text, base64(zlib(kind NUL name NUL digest NUL kind ...)), "" for none.
+    inputs are one text, base64(zlib(JSON of [[kind, name, digest], ...])), "" for none.
 
 Invariants:
     1. `read_header` returns only if the header is, byte for byte, the one that `encode` makes of its
@@ -26,12 +26,11 @@ Source: the safetensors format, https://huggingface.co/docs/safetensors (header,
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -73,12 +72,12 @@ WAY_OUT = "if the function opens that many files, put their paths in the items"
 ITEM_DIGEST, ITEM_ROWS, ITEM_COST = "_items.digest", "_items.row_count", "_items.cost_s"
 ROW_GROUP = "_rows.group"
 FILLER = "_fill."
-_OBSERVED = ("kind", "name", "digest")
 _MALFORMED = (LookupError, TypeError, ValueError, RecursionError, OverflowError, msgspec.ValidationError)
 
 
 Count = Annotated[int, Meta(ge=0, le=MAX_ELEMENTS)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=columns.MAX_NDIM + 2)]
+Observed = Annotated[list[tuple[str, str, str]], Meta(max_length=MAX_INPUTS)]
 Tensor = tuple[str, str, tuple[int, ...]]
 """Its name, dtype and shape."""
 
@@ -160,40 +159,32 @@ class Header(Document):
     @property
     def inputs(self) -> list[dict[str, str]]:
         """Unpacked each time, and checked only then: ArtifactError where they are malformed."""
-        try:
-            return unpack_observed(self.observed)
-        except (KeyError, ValueError) as error:
-            raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
+        return unpack_observed(self.observed)
 
 
-def pack_observed(observed: Iterable[Mapping[str, str]]) -> str:
+def pack_observed(observed: Sequence[Mapping[str, str]]) -> str:
     """Kind, name and digest of each, as one text. Raises ArtifactError where they are too many."""
-    fields = [one[name] for one in observed for name in _OBSERVED]
-    if any("\0" in field for field in fields):
-        raise ValueError("an observed input contains a NUL")
-    if not fields:
+    if not observed:
         return ""
-    text = "\0".join(fields).encode("utf-8", "surrogatepass")
-    if len(fields) > len(_OBSERVED) * MAX_INPUTS or len(text) > MAX_OBSERVED_BYTES:
-        raise ArtifactError(f"too many observed inputs: {len(fields) // len(_OBSERVED)} ({WAY_OUT})")
+    text = json.dumps([(one["kind"], one["name"], one["digest"]) for one in observed]).encode()
+    if len(observed) > MAX_INPUTS or len(text) > MAX_OBSERVED_BYTES:
+        raise ArtifactError(f"too many observed inputs: {len(observed)} ({WAY_OUT})")
     return base64.b64encode(zlib.compress(text, 1)).decode()
 
 
 def unpack_observed(packed: str) -> list[dict[str, str]]:
-    """Takes observed inputs apart. Raises ValueError for what `pack_observed` does not give."""
+    """Takes observed inputs apart. Raises ArtifactError for what `pack_observed` does not give."""
     if not packed:
         return []
     inflate = zlib.decompressobj()
     try:
         raw = inflate.decompress(base64.b64decode(packed, validate=True), MAX_OBSERVED_BYTES)
-    except (binascii.Error, zlib.error) as error:
-        raise ValueError(f"observed inputs are malformed: {error}") from None
-    fields = raw.decode("utf-8", "surrogatepass").split("\0", len(_OBSERVED) * MAX_INPUTS)
-    if not inflate.eof or inflate.unused_data or len(fields) % len(_OBSERVED):
-        raise ValueError("observed inputs are malformed, or too many")
-    kinds, names, digests = (fields[n :: len(_OBSERVED)] for n in range(len(_OBSERVED)))
-    found = zip(kinds, names, digests, strict=True)
-    return [{"kind": kind, "name": name, "digest": digest} for kind, name, digest in found]
+        rows = msgspec.convert(json.loads(raw), Observed)
+    except (zlib.error, *_MALFORMED) as error:
+        raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
+    if not inflate.eof or inflate.unused_data:
+        raise ArtifactError("the observed inputs cannot be read: they are cut, or too many")
+    return [{"kind": kind, "name": name, "digest": digest} for kind, name, digest in rows]
 
 
 def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:

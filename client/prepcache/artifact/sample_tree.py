@@ -164,7 +164,6 @@ _SIMPLE = {
     int: Leaf("int"),
     float: Leaf("float"),
     bool: Leaf("bool"),
-    complex: Leaf("complex"),
     str: Leaf("str"),
     bytes: Leaf("bytes"),
     type(None): Leaf("none"),
@@ -303,9 +302,10 @@ def count_leaves(tree: Tree, seen: int = 0, depth: int = 0) -> int:
             is_sound = all(type(p) is list and len(p) == 2 and type(p[0]) in _KEY_TYPES for p in pairs)
             is_sound = is_sound and len({key for key, _ in pairs}) == len(pairs)
             children = [pair[1] for pair in pairs] if is_sound else []
-        case ["named", str(), str(), list(fields), list(children)]:
-            is_sound = all(map(_is_field, fields)) and len(set(fields)) == len(fields) == len(children)
-            is_sound = is_sound and len(fields) <= MAX_FIELDS
+        case ["named", str(module), str(name), list(fields), list(children)]:
+            is_sound = len(fields) == len(children) <= MAX_FIELDS and all(type(one) is str for one in fields)
+            if is_sound:
+                named_class(module, name, tuple(fields))  # a ValueError for what names no fields
         case _:
             is_sound = False
     if depth >= MAX_DEPTH or not is_sound:
@@ -313,10 +313,6 @@ def count_leaves(tree: Tree, seen: int = 0, depth: int = 0) -> int:
     for child in children:
         seen = count_leaves(child, seen, depth + 1)
     return seen
-
-
-def _is_field(name: Any) -> bool:
-    return type(name) is str and name.isidentifier() and not iskeyword(name) and not name.startswith("_")
 
 
 @lru_cache(maxsize=4096)

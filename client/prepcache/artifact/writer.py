@@ -50,6 +50,7 @@ from prepcache.errors import ArtifactError, SampleError
 
 _COLUMN_HEADER_BYTES = 1200
 """At most what the header says of one column: three tensors, three fillers, and itself."""
+_ZEROS = memoryview(bytes(FOLIO_BYTES))
 READ_BYTES = 256 << 10
 """Of another file, at a time."""
 
@@ -176,7 +177,7 @@ class Writer:
             *(pieces for group in self._groups.values() for one in group.columns for pieces in one.pieces()),
         ])  # fmt: skip
         laid = (
-            _zeros(span.end - span.begin) if name.startswith(FILLER) else next(tensors)
+            [_ZEROS[: span.end - span.begin]] if name.startswith(FILLER) else next(tensors)
             for name, span in spans.items()
         )
         _write_all(file if isinstance(file, int) else file.fileno(), chain([head], chain.from_iterable(laid)))
@@ -323,16 +324,12 @@ class _Column:
 
 
 class _Numbers(_Column):
-    """Python numbers of fixed size; complex ones as two numbers each."""
+    """Python numbers of fixed size."""
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
-        self._values = array({"int": "q", "bool": "b"}.get(leaf.kind, "d"))
-        if leaf.kind != "complex":
-            self.append = self._values.append  # type: ignore[method-assign]
-
-    def append(self, value: complex) -> None:
-        self._values.extend((value.real, value.imag))
+        self._values = array({"int": "q", "bool": "b", "float": "d"}[leaf.kind])
+        self.append = self._values.append  # type: ignore[method-assign]
 
     def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
         self._refer(FilePart.of(fd, header, spec))
@@ -434,13 +431,6 @@ class FilePart:
         """The values of a column of an artifact."""
         span = header.spans[spec.name]
         return cls(fd, span.begin, span.end)
-
-
-_ZEROS = bytes(64 << 10)
-
-
-def _zeros(count: int) -> list[bytes]:
-    return [_ZEROS] * (count // len(_ZEROS)) + [_ZEROS[: count % len(_ZEROS)]]
 
 
 def copy(fd: int, to_fd: int, size_bytes: int) -> None:

@@ -146,7 +146,7 @@ def collation_of(table: Table) -> Collation:
 
 
 def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
-    if column is None or column.leaf.kind == "complex":
+    if column is None:
         return _refuse
     if isinstance(column, Ragged) and column.leaf.kind in columns.BYTE_KINDS:
         decode = columns.decode_bytes(column.leaf)

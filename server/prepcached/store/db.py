@@ -42,7 +42,7 @@ _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
-VERSION = 13
+VERSION = 14
 """`PRAGMA user_version`; an index of another version is deleted and made again."""
 
 metadata = sa.MetaData()
