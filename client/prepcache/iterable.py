@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import PosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from prepcache.artifact.sample_tree import copied
 from prepcache.dataset import IterableDataset, Opened, T_co, open_recipe
@@ -45,9 +45,6 @@ from prepcache.keys.items import ItemHasher
 from prepcache.progress import Once, say
 from prepcache.report import Report, changed_inputs, shared_zeros, stream_line
 from prepcache.samples import Preprocessing, Samples
-
-if TYPE_CHECKING:
-    from prepcache.keys.recipes import Recipe
 
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192

@@ -45,7 +45,7 @@ class Numbers(Dataset[tuple[torch.Tensor, int]]):
 @pytest.fixture(autouse=True)
 def job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test is a job of its own: with `untracked=`, what other functions of its code read counts, too."""
-    monkeypatch.setattr(observer, "_used", {})
+    monkeypatch.setattr(observer, "_log", [])
 
 
 @pytest.fixture
