@@ -36,7 +36,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.names import SCALARS
 from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
-from prepcache.keys.files.stamps import path_stamp, racy_window_ns
+from prepcache.keys.files.stamps import Stamp, path_stamp, racy_window_ns
 from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 4
@@ -170,25 +170,22 @@ class Environment:
     def state(self, name: str) -> str:
         """Version and hash of a distribution; `REPLACED` if it was installed again after it was loaded."""
         one = self.distributions[name]
-        is_editable = one.editable_root is not None  # then its files count, as they are
-        if not is_editable and _is_replaced(one):
+        if one.editable_root is None and _is_replaced(one):  # of others the files count, as they are
             return REPLACED
         if name not in self._hashes:
             self._hashes[name] = one.hash()
         return f"{one.version} {self._hashes[name]}"
 
 
-_latest: tuple[Any, Environment] | None = None
+@lru_cache(maxsize=1)
+def _offered(search: tuple[str, ...], stamps: tuple[Stamp | None, ...]) -> Environment:
+    return Environment(search)
 
 
 def lately() -> Environment:
     """What `sys.path` offered when this was last asked, as long as nothing is installed in its folders."""
-    global _latest
     search = tuple(sys.path)
-    state = search, [path_stamp(folder or ".") for folder in search]
-    if _latest is None or _latest[0] != state:
-        _latest = state, Environment(search)
-    return _latest[1]
+    return _offered(search, tuple(path_stamp(folder or ".") for folder in search))
 
 
 def differing(counted: Mapping[str, str]) -> list[str]:

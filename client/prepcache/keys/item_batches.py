@@ -20,11 +20,11 @@ import pathlib
 import sys
 import types
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
@@ -56,17 +56,15 @@ ITEM_DOMAIN = b"prepcache item v1\0"
 """Prefix of what an item digest is taken over. Its number rises when the inputs change."""
 
 _PREFIX = ITEM_DOMAIN + bytes([ENCODING_VERSION])
-_RUN_ITEMS = 1024
-"""Items tried together column by column."""
 _NO_STAMP = (0, 0, 0, 0, 0)
 
 
 class ItemEncoder(Encoder):
-    """Encodes items. `names` and `rows` (five numbers of a stamp) hold a slot for each path that it meets.
+    """Encodes items. Each path that it meets has a slot, whose number is written for the digest.
 
-    Args:
-        digests: when a file's digest is written: "now"; "later", the number of its slot stands for it;
-            "never", zeros do, and no file is read.
+    Attributes:
+        names, rows: of each slot the path, and the five numbers of a stamp; not of `trees`, the directories.
+        known: what was digested, by slot.
     """
 
     ways_out = (
@@ -79,16 +77,13 @@ class ItemEncoder(Encoder):
         rules: PathRules,
         stat_cache: StatCache | None = None,
         trust: Trust = "stat",
-        *,
-        digests: Literal["now", "later", "never"] = "now",
     ) -> None:
         super().__init__()
         self.rules, self.stat_cache, self.trust = rules, stat_cache, trust
-        self.digests = digests
         self.names: list[str | bytes] = []
         self.rows = array("q")
+        self.trees: set[int] = set()
         self.known: dict[int, Digested] = {}
-        """What was digested at once, by slot."""
         self.missing: list[str | bytes] = []
         self.classes: dict[type, None] = {}
         self.text_files: list[str] = []
@@ -99,36 +94,37 @@ class ItemEncoder(Encoder):
         if named is None:
             return False
         slot, stamp = len(self.names), _NO_STAMP
-        digest: bytes | int = bytes(DIGEST_BYTES)
         self.names.append(named.name)
         if named.info is None:
-            self.known[slot], digest = Digested(b"", _NO_STAMP, False), b""
+            self.known[slot] = Digested(b"", _NO_STAMP, False)
             self.missing.append(named.name)
-        elif self.digests == "never":
-            stamp = tree_stamp(named.name) if named.is_tree else stamp_of(named.info)
-        elif self.digests == "later" and not named.is_tree:
-            stamp, digest = stamp_of(named.info), slot
+        elif named.is_tree:
+            self.trees.add(slot)
         else:
-            if named.is_tree:
-                digested = digest_tree(named.name, self.stat_cache, self.trust)
-            else:
-                digested = digest_file(named.name, self.stat_cache, self.trust, named.info)
-            self.known[slot], stamp, digest = digested, digested.stamp, digested.digest
-        tag = b"P" if isinstance(value, Tree) else b"S" if isinstance(value, str) else b"p"
-        size = len(named.head) + (DIGEST_BYTES if named.info is not None else 0)
-        put(tag + length(size) + named.head)
-        put(digest)
+            stamp = stamp_of(named.info)
         self.rows.extend(stamp)
+        tag = b"P" if isinstance(value, Tree) else b"S" if isinstance(value, str) else b"p"
+        put(tag + length(len(named.head) + DIGEST_BYTES * (named.info is not None)) + named.head)
+        put(slot if named.info is not None else b"")
         if tag == b"S":
             self.text_files.append(str(value))
         return True
 
+    def digest(self, slot: int) -> bytes:
+        """The digest of what the path of a slot leads to."""
+        if slot not in self.known:
+            digest = digest_tree if slot in self.trees else digest_file
+            self.known[slot] = digest(self.names[slot], self.stat_cache, self.trust)
+        return self.known[slot].digest
+
+    def joined(self, pieces: Iterable[Any]) -> bytes:
+        return b"".join([self.digest(one) if type(one) is int else one for one in pieces])
+
     def part(self, value: Any, step: str | int) -> bytes:
         """What has to be sorted can't wait for its digests."""
-        before, self.digests = self.digests, "now" if self.digests == "later" else self.digests
-        raw = super().part(value, step)
-        self.digests = before
-        return raw
+        pieces: list[Any] = []
+        self.step(value, step, pieces.append)
+        return self.joined(pieces)
 
     def put_class_of(self, value: Any, put: Put) -> None:
         self.classes[type(value)] = None
@@ -177,54 +173,52 @@ def _places(path: tuple[str, ...]) -> Places:
 def digest_of(item: Any, encoder: ItemEncoder) -> bytes:
     pieces: list[Any] = [_PREFIX]
     encoder.write(item, pieces.append, "items[0]")
-    return blake3(b"".join(pieces)).digest()
+    return blake3(encoder.joined(pieces)).digest()
 
 
 def digests_of(
     items: Sequence[Any], encoder: ItemEncoder, positions: range, first: int = 0, step: int = 1
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """The digests of the items at some positions, uint8[n, 32], by a new encoder that writes digests later,
-    and the hashes of their stamps, 0 where a later write could leave one as it is.
+    """The digests of the items at some positions, uint8[n, 32], by a new encoder, and the hashes of their
+    stamps, 0 where a later write could leave one as it is.
 
     An item is written before the next is asked for, unless it cannot change: a sequence may give each in the
     same memory. Messages count from `first` in steps of `step`.
     """
     import numpy as np
 
-    written: list[list[Any] | tuple[Any, ...] | bytes] = []
-    ends: list[int] = []
-    for start in range(positions.start, positions.stop, _RUN_ITEMS):
-        some, slot = positions[start - positions.start :][:_RUN_ITEMS], len(encoder.names)
-        at_once = None
-        if type(items) in (list, tuple) or _is_fixed(items[start]):
-            at_once = _by_columns([items[position] for position in some], encoder)
-        if at_once is not None:
-            written += at_once
-            width = (len(encoder.names) - slot) // len(some)
-            ends.extend([slot + width * (number + 1) for number in range(len(some))])
-            continue
-        for position in some:
+    written: list[Sequence[Any]] | None = None
+    if type(items) in (list, tuple) or (positions and _is_fixed(items[positions[0]])):
+        written = _by_columns([items[position] for position in positions], encoder)
+    if written is not None:
+        ends = len(encoder.names) // len(positions) * np.arange(1, len(positions) + 1)
+    else:
+        written, slots = [], []
+        for position in positions:
             pieces: list[Any] = [_PREFIX]
+            before = len(encoder.names)
             encoder.write(items[position], pieces.append, f"items[{first + position * step}]")
-            if len(encoder.names) > (ends[-1] if ends else 0):
+            slots.append(len(encoder.names))
+            if slots[-1] > before:
                 written.append([bytes(one) if type(one) is memoryview else one for one in pieces])
             else:
                 written.append(blake3(b"".join(pieces)).digest())
-            ends.append(len(encoder.names))
-    files, hashes = _read(encoder, np.array(ends, np.int64))
+        ends = np.array(slots, np.int64)
+    digests, hashes = _read(encoder, ends)
     if encoder.names:
-        rows = [files[at : at + DIGEST_BYTES] for at in range(0, len(files), DIGEST_BYTES)]
-        written = [
-            one if isinstance(one, bytes) else [rows[part] if type(part) is int else part for part in one]
-            for one in written
-        ]
-    found = b"".join([one if isinstance(one, bytes) else blake3(b"".join(one)).digest() for one in written])
+        rows = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+        for at, one in enumerate(written):
+            if type(one) is not bytes:
+                written[at] = [rows[part] if type(part) is int else part for part in one]
+    found = b"".join([one if type(one) is bytes else blake3(b"".join(one)).digest() for one in written])
     return np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES), hashes
 
 
 def stamps_hash(encoder: ItemEncoder) -> int:
-    """The hash of all stamps of the one item that an encoder has written."""
-    rows = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
+    """The hash of all stamps of the one item that an encoder has written, as they are now."""
+    rows: list[Sequence[int]] = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
+    for slot in encoder.trees:
+        rows[slot] = tree_stamp(encoder.names[slot])
     return sum((2 * at + 1) * mix(row) for at, row in enumerate(rows)) + 1 & (1 << 64) - 1
 
 
@@ -239,15 +233,16 @@ def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray
     digests = np.zeros((len(stamps), DIGEST_BYTES), np.uint8)
     if encoder.stat_cache is not None and encoder.trust == "stat":
         is_known, digests = encoder.stat_cache.lookup(stamps)
-    for slot, digested in encoder.known.items():
-        is_known[slot], is_racy[slot] = True, digested.is_racy
+    for slot in encoder.trees:
+        encoder.digest(slot)
+    is_known[list(encoder.known)] = True
     to_read = np.flatnonzero(~is_known).tolist()
     names = list(dict.fromkeys(encoder.names[slot] for slot in to_read))
     read = dict(zip(names, read_files(names, encoder.stat_cache), strict=True))
-    for slot in to_read:
-        digested = read[encoder.names[slot]]
-        digests[slot] = np.frombuffer(digested.digest, np.uint8)
-        stamps[slot], is_racy[slot] = digested.stamp, digested.is_racy
+    encoder.known |= {slot: read[encoder.names[slot]] for slot in to_read}
+    for slot, (digest, stamp, is_young) in encoder.known.items():
+        digests[slot] = np.frombuffer(digest or bytes(DIGEST_BYTES), np.uint8)
+        stamps[slot], is_racy[slot] = stamp, is_young
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
     places = np.arange(len(stamps)) - np.repeat(starts, ends - starts)
     weighed = mix_columns(list(stamps.T)) * (2 * places + 1).astype(np.uint64)
@@ -273,7 +268,7 @@ def _columns_of(run: Sequence[Any]) -> tuple[bytes, list[tuple[bytes, Sequence[A
     return b"", [(b"", run)]
 
 
-def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...]] | None:
+def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[Sequence[Any]] | None:
     """The pieces of each item of a run; None unless all are of one shape, of values and of regular files."""
     rules = encoder.rules
     texts: list[str] = []

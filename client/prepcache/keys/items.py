@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-BLOCK_ITEMS = 16_384
+BLOCK_ITEMS = 4096
 """Items worked on together: enough for numpy to pay, little enough to keep memory small."""
 
 log = logging.getLogger("prepcache")
@@ -106,7 +106,7 @@ class ItemHasher:
         text_files: list[str] = []
         for start in range(0, len(items), BLOCK_ITEMS):
             block = range(start, min(start + BLOCK_ITEMS, len(items)))
-            encoder = ItemEncoder(self.rules, self.stat_cache, self.trust, digests="later")
+            encoder = ItemEncoder(self.rules, self.stat_cache, self.trust)
             found = digests_of(items, encoder, block, first, step)
             digests.append(found[0])
             hashes.append(found[1])
@@ -120,8 +120,8 @@ class ItemHasher:
         return Stamps(np.concatenate(digests), np.concatenate(hashes), typed, note, items, self)
 
     def probe(self, item: Any) -> tuple[list[str], int]:
-        """The names in an item, and the hash of their stamps as they are now; reads no file."""
-        encoder = ItemEncoder(self.rules, digests="never")
+        """The names in an item, and the hash of their stamps as they are now."""
+        encoder = ItemEncoder(self.rules, self.stat_cache)
         encoder.write(item, lambda raw: None, "item")
         return [os.fsdecode(name) for name in encoder.names], stamps_hash(encoder)
 
@@ -129,9 +129,9 @@ class ItemHasher:
         """The digests of some items as they are now; reads only files that the stat cache does not know."""
         if self.stat_cache is None:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
+        encoder = ItemEncoder(self.rules, self.stat_cache)
         if len(items) == 1:  # as a lazy data set asks: no arrays for that
-            return [digest_of(items[0], ItemEncoder(self.rules, self.stat_cache))]
-        encoder = ItemEncoder(self.rules, self.stat_cache, digests="later")
+            return [digest_of(items[0], encoder)]
         return [row.tobytes() for row in digests_of(items, encoder, range(len(items)))[0]]
 
     def read_again(self, item: Any) -> bytes:

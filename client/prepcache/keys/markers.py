@@ -18,14 +18,11 @@ from prepcache.namedtuples import is_namedtuple
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Marker(Generic[T]):
     """A value that is keyed in another way than by itself."""
 
     value: T
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__.lower()}({self.value!r})"
 
 
 class Plain(Marker[T]):

@@ -25,10 +25,8 @@ from prepcache.keys.files.digest import (
     Trust,
     digest_file,
     digest_tree,
-    is_directory,
-    is_regular,
+    kind_of,
     printable,
-    special_kind,
     stat_or_none,
 )
 from prepcache.keys.files.stat_cache import StatCache
@@ -111,10 +109,12 @@ class PathRules:
         Raises:
             UnkeyableError: a directory where none may be, a special file, or it cannot be told.
         """
-        is_marked = isinstance(value, Tree)
-        target = value.value if is_marked else value
-        is_text = isinstance(target, str) and not is_marked
-        is_read = not is_marked and self.read != "path" and _is_replaced(is_text, encoder)
+        is_tree = isinstance(value, Tree)
+        target = value.value if is_tree else value
+        is_text = isinstance(target, str) and not is_tree
+        # Contents are given for paths that `items.load` can replace, and a str that is the whole item.
+        is_read = self.read != "path" and not is_tree and encoder.opaque_depth == 0
+        is_read &= not is_text or len(encoder.steps) == 1
         if is_text and not is_read and not looks_like_path(target):
             return None
         self.has_looked = True
@@ -125,31 +125,25 @@ class PathRules:
             if is_text and (error.errno in _NO_FILE or isinstance(error, PermissionError)):
                 return None
             raise encoder.refuse(f"{printable(name)} cannot be looked up: {error.strerror}") from error
-        is_file = info is not None and is_regular(info)
-        if is_file and not is_marked:
+        kind = "nothing" if info is None else kind_of(info)
+        if is_text and not is_read and kind != "a file":
+            return None
+        wanted = "a directory" if is_tree else "a file" if is_read else kind
+        if kind != wanted:
+            by = f"read={self.read!r}" if is_read else "tree()"
+            raise encoder.refuse(f"{printable(name)} is {kind}, but {by} takes {wanted}")
+        if kind == "a file":
             contents = b"b" if self.read == "bytes" else b"x"
             return Named(name, contents if is_read else b"f" + self.named(name), info, False)
-        if is_text and not is_read:
-            return None
-        shown = printable(name)
-        if is_file:
-            raise encoder.refuse(f"tree({shown}) is a file, not a directory; pass a Path")
         if info is None:
-            if is_marked:
-                raise encoder.refuse(f"tree({shown}): no such directory")
-            if is_read:
-                raise encoder.refuse(f"{shown}: no such file, but read={self.read!r} needs files")
             return Named(name, b"0" + self.named(name), None, False)
-        if not is_directory(info):
-            what = special_kind(info) or "a special file"
-            raise encoder.refuse(f"{shown} is {what}, which has no bytes to hash")
-        if not is_marked and not self.takes_directories:
+        if kind != "a directory":
+            raise encoder.refuse(f"{printable(name)} is {kind}, which has no bytes to hash")
+        if not is_tree and not self.takes_directories:
             raise encoder.refuse(
-                f"{shown} is a directory; pass prepcache.tree(path) to count all files under it, or "
-                "prepcache.plain(value) to count only the name"
+                f"{printable(name)} is a directory; pass prepcache.tree(path) to count all files under it, "
+                "or prepcache.plain(value) to count only the name"
             )
-        if is_read:
-            raise encoder.refuse(f"{shown} is a directory, but read={self.read!r} needs files")
         return Named(name, b"t" + self.named(name), info, True)
 
     def named(self, name: str | bytes) -> bytes:
@@ -172,12 +166,6 @@ class PathRules:
         if absolute.startswith(self._absolute_root):
             return absolute[len(self._absolute_root) :]
         return "" if _folder(absolute) == self._absolute_root else None
-
-
-def _is_replaced(is_text: bool, encoder: Encoder) -> bool:
-    """Whether the function can be given contents: for paths that `items.load` can replace, and a str that is
-    the whole item (inside others it may be a label)."""
-    return encoder.opaque_depth == 0 and (not is_text or len(encoder.steps) == 1)
 
 
 def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import random
 import sys
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
+
+from prepcache.keys.encoding.objects import global_generators
 
 LOADER_THREAD = "prepcache-loader"
 """The one of our threads that runs code of the job's."""
@@ -41,11 +40,7 @@ _QUIET_MODULES = (
 )
 """Threads whose class or target is of these draw nothing."""
 
-_Source = tuple[str, Callable[[], Any], Callable[[Any], object]]
-"""One generator: its name, and how its state is read and written."""
 
-
-@dataclass(slots=True)
 class Guard:
     """Names in `drawn` the generators that are drawn from inside it, and puts global ones back on leaving.
 
@@ -53,32 +48,42 @@ class Guard:
         held: generators of the function, and their names.
     """
 
-    drawn: set[str] = field(default_factory=set)
-    held: Collection[tuple[str, Any]] = ()
-    _start: list[tuple[_Source, Any]] = field(default_factory=list)
+    def __init__(self, drawn: set[str] | None = None, held: Iterable[tuple[str, Any]] = ()) -> None:
+        self.drawn = set() if drawn is None else drawn
+        self._held = held
 
     def __enter__(self) -> Guard:
-        self._start = [(source, source[1]()) for source in _sources()] if is_alone() else []
-        for name, generator in self.held:
-            with contextlib.suppress(NotImplementedError):  # one of the system's has no state
-                source = name, partial(_state_of, generator), id
-                self._start.append((source, _state_of(generator)))
+        found = [(name, one, True) for name, one in _loaded_generators()] if is_alone() else []
+        found += [(name, one, False) for name, one in self._held]
+        self._start: list[tuple[str, Any, Any, bool]] = []
+        for name, generator, is_global in found:
+            with contextlib.suppress(NotImplementedError, AttributeError):  # as one of the system's
+                self._start.append((name, generator, _state_of(generator), is_global))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for (_, _, write), state in self._moved():
-            write(state)
+        for _, generator, state, is_global in self._moved():
+            if is_global:
+                write = getattr(generator, "setstate", None) or generator.set_state
+                write(state)
 
     def check(self) -> set[str]:
         self._moved()
         return self.drawn
 
-    def _moved(self) -> list[tuple[_Source, Any]]:
-        moved = [(source, state) for source, state in self._start if not _equal(source[1](), state)]
-        self.drawn.update(name for (name, _, _), _ in moved)
+    def _moved(self) -> list[tuple[str, Any, Any, bool]]:
+        moved = [one for one in self._start if not _equal(_state_of(one[1]), one[2])]
+        self.drawn.update(name for name, *_ in moved)
         return moved
+
+
+def _loaded_generators() -> list[tuple[str, Any]]:
+    if "numpy" in sys.modules:
+        with contextlib.suppress(ImportError):  # numpy itself loads it when somebody asks: the function may
+            importlib.import_module("numpy.random")
+    return global_generators()
 
 
 def is_alone() -> bool:
@@ -117,17 +122,3 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, list | int | float | str | bytes | type(None)):
         return bool(a == b)
     return bool((a == b).all())
-
-
-def _sources() -> list[_Source]:
-    found: list[_Source] = [("random", random.getstate, random.setstate)]
-    if "numpy" in sys.modules:
-        with contextlib.suppress(ImportError):  # numpy itself loads it when somebody asks: the function may
-            importlib.import_module("numpy.random")
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None and hasattr(numpy, "get_state"):
-        found.append(("numpy.random", numpy.get_state, numpy.set_state))
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "get_rng_state"):
-        found.append(("torch", torch.get_rng_state, torch.set_rng_state))
-    return found

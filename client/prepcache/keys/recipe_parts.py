@@ -26,7 +26,7 @@ from prepcache.keys.encoding.encoder import length, text_bytes
 from prepcache.keys.environment import Environment, check_machine_code
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
-from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash, names_secret
+from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
@@ -75,7 +75,7 @@ def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, A
                 hasher.update(encoded(key, path))
                 add(value[key], f"{path}.{key}", is_hidden)
         else:
-            is_hidden |= names_secret(value)
+            is_hidden |= holds_secret(value)
             for i, element in enumerate(value):
                 add(element, f"{path}[{i}]", is_hidden)
         above.pop()
@@ -91,7 +91,11 @@ def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, A
 def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str, Any]:
     is_counted, graph = code is not None, reach.graph
     variables = reach.variables if is_counted else {}
-    mode, paths = (code, graph.files) if isinstance(code, str) else ("files", _named_files(code or ()))
+    mode, paths = code, graph.files
+    if not isinstance(code, str):
+        absolute = [os.path.abspath(os.fspath(path)) for path in code or ()]
+        base = os.path.commonpath([os.path.dirname(path) for path in absolute]) if absolute else ""
+        mode, paths = "files", {os.path.relpath(path, base): path for path in absolute}
     files = {file: source_digest(path, graph) for file, path in sorted(paths.items())}
     if mode == "script":
         for file, path in paths.items():
@@ -134,12 +138,6 @@ def _shown_variable(name: str, value: str | None) -> str | None:
     if value is None or not (is_secret(name) or holds_secret(value)):
         return value
     return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
-
-
-def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
-    absolute = [os.path.abspath(os.fspath(path)) for path in paths]
-    base = os.path.commonpath([os.path.dirname(path) for path in absolute]) if absolute else ""
-    return {os.path.relpath(path, base): path for path in absolute}
 
 
 def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:

@@ -34,7 +34,8 @@ KEY_BYTES = 32
 _LOOKED_INTO = 64
 """Elements of a container that are looked into for names of secrets."""
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
-_PARAMETER = re.compile(r"[?&]([\w.-]+)=")
+_NAMED = re.compile(r"(?:^|[?&])-*([\w.-]+)=|^-+([\w.-]+)$")
+"""Parameters of a URL, and options of a command line: `--hf-token`, `--hf-token=x`, `hub.token=x`."""
 _BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 """What is shown by its name; what lies in it is code, or has a value of its own."""
 _READ_CHARS = 1024
@@ -49,16 +50,17 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(value: Any, depth: int = 4) -> bool:
-    """Whether something inside a value has a secret's name (a key, attribute, option, parameter of a URL), or
-    is a URL with a password.
-    """
+    """Whether something in a value has a secret's name (a key, attribute, option, parameter of a URL), or is
+    a URL with a password."""
     if isinstance(value, str | bytes):
         text = os.fsdecode(value[:_READ_CHARS])
-        return _PASSWORD_IN_URL.search(text) is not None or any(map(is_secret, _PARAMETER.findall(text)))
+        names = [name.replace(".", "_") for both in _NAMED.findall(text) for name in both]
+        return _PASSWORD_IN_URL.search(text) is not None or any(map(is_secret, names))
     if depth == 0:
         return False
     if type(value) in (list, tuple):
-        return names_secret(value) or any(holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
+        is_pair = len(value) == 2 and isinstance(value[0], str) and is_secret(value[0])
+        return is_pair or any(holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
     if isinstance(value, dict):
         named = value
     elif isinstance(value, functools.partial):
@@ -70,20 +72,6 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
         for name, part in islice(named.items(), _LOOKED_INTO)
     )
-
-
-def names_secret(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether a command line has an option for a secret, or a pair of a name and a value is one."""
-    is_pair = len(values) == 2 and isinstance(values[0], str) and is_secret(values[0])
-    return is_pair or any(map(_is_option, values[:_LOOKED_INTO]))
-
-
-def _is_option(argument: Any) -> bool:
-    """Whether this names a secret of a command line: `--hf-token`, `--hf-token=x`, `hub.token=x`."""
-    if not isinstance(argument, str):
-        return False
-    name, assigns, _ = argument.partition("=")
-    return bool(assigns or name.startswith("-")) and is_secret(name.replace(".", "_"))
 
 
 def keyed_hash(value: bytes) -> str:

@@ -43,8 +43,7 @@ from prepcache.keys.code.names import (
 )
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, identity_of, readable
-from prepcache.keys.encoding.builtins import Parts
-from prepcache.keys.encoding.encoder import Encoder, is_registered
+from prepcache.keys.encoding.encoder import Encoder, Parts, is_registered
 from prepcache.keys.encoding.objects import EMPTY, bits_of, global_generator, is_generator, state_of
 from prepcache.keys.secrets import holds_secret
 
@@ -356,7 +355,7 @@ class Dependencies:
 
     def _give(self, value: Any, wanted: str, by: ValueEncoder | None) -> str:
         label = self.labels.give(value, wanted)
-        if label != wanted and by is not None and by.set_depth:
+        if label != wanted and by is not None and by.inline_depth:
             raise by.refuse(f"a set gives no order to two things named {wanted}: use a list or a tuple")
         return label
 

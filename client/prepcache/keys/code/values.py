@@ -28,8 +28,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
-from prepcache.keys.encoding.builtins import Parts
-from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
+from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import (
     is_lock,
     kind_of,

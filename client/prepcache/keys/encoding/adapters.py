@@ -5,8 +5,8 @@ What a user has registered for such a class goes first.
 Invariants:
     1. No library is imported here: a value of a library's type means that it is loaded already.
     2. Arrays and tensors count by dtype, shape and bytes in C order, without strides and padding.
-    3. An instance counts with all of its attributes and slots, too (`with_state`). Only a function
-       here that gives a dict says itself which attributes count. In a nested dict the order counts.
+    3. An instance counts with all of its attributes and slots, too. Only a function here that gives a dict
+       says itself which attributes count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.encoding.builtins import attributes_of, slots_of
+from prepcache.keys.encoding.builtins import attributes_of
 from prepcache.keys.encoding.encoder import length
 from prepcache.keys.encoding.objects import global_generator, is_entropy, seed_of
 
@@ -27,22 +27,6 @@ Key = Callable[[Any], Any]
 
 def key_for(kind: type) -> Key | None:
     return _KEYS.get((str(kind.__module__).partition(".")[0], kind.__name__))
-
-
-def with_state(key_of: Key, kind: type, base: type) -> Key:
-    """Adds own attributes to what an adapter says of a base; to a dict of them, only subclasses' slots."""
-    slots = slots_of(*kind.__mro__[: kind.__mro__.index(base)])
-    if not slots and not kind.__dictoffset__:
-        return key_of
-
-    def whole(value: Any) -> Any:
-        key = key_of(value)
-        if key is NotImplemented:
-            return key
-        own = attributes_of(value)
-        return {name: own[name] for name in slots if name in own} | key if type(key) is dict else (key, own)
-
-    return whole
 
 
 # -- numpy
@@ -56,12 +40,6 @@ def _dtype(dtype: Any) -> Any:
     """A plain dtype by its name; itself, which counts by its copies, with fields, metadata or own types."""
     is_named = dtype.kind in _NUMPY_KINDS and dtype.type.__module__ == "numpy"
     return dtype.str.encode() if is_named and dtype.metadata is None else dtype
-
-
-def _scalar(value: Any) -> Any:
-    # An element of an array of names may name a file, as any str.
-    data = str(value) if isinstance(value, str) else _elements(sys.modules["numpy"].asarray(value))
-    return _dtype(value.dtype), data
 
 
 def _array(value: Any) -> Any:
@@ -87,8 +65,6 @@ def _elements(value: Any) -> Any:
         return [_elements(value[name]) for name in dtype.names]
     if dtype.kind in "OTU":
         return value.ravel().tolist()
-    if dtype.type in (numpy.longdouble, numpy.clongdouble) and numpy.finfo(dtype).nmant == 63:
-        return numpy.frombuffer(value.tobytes(), numpy.uint8).reshape(-1, 16)[:, :10].tobytes()
     return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
 
 
@@ -211,7 +187,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("numpy", "ndarray"): _array,
     ("numpy", "memmap"): _numpy_subclass,
     ("numpy", "MaskedArray"): _numpy_subclass,
-    ("numpy", "generic"): _scalar,
+    ("numpy", "generic"): lambda value: _array(sys.modules["numpy"].asarray(value)),
     ("numpy", "dtype"): _dtype,
     ("torch", "Tensor"): _tensor,
     ("torch", "layout"): str,

@@ -28,13 +28,12 @@ import pathlib
 import struct
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from prepcache.keys.encoding.encoder import CONTENT, Encoder, Put, Writer, length, text_bytes
+from prepcache.keys.encoding.encoder import CONTENT, Encoder, Parts, Put, Writer, length, text_bytes
 from prepcache.keys.markers import Plain, Tree
 
-Parts = list[tuple[str, Any]]
 _INT = struct.Struct(">cq").pack
 _FLOAT = struct.Struct(">cd").pack
 _NAN = b"f" + bytes.fromhex("7ff8000000000000")
@@ -74,11 +73,6 @@ def _str(encoder: Encoder, value: str, put: Put) -> None:
         put(text_bytes(value))
 
 
-def _bytes(_: Encoder, value: bytes, put: Put) -> None:
-    put(b"b" + length(len(value)))
-    put(value)
-
-
 def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
     is_mutable = type(value) is not tuple  # a circle of tuples alone cannot be made
     put((b"l" if is_mutable else b"t") + length(len(value)))
@@ -94,38 +88,24 @@ def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
         encoder.leave(value)
 
 
-def _is_simple_key(key: Any) -> bool:
-    return type(key) in SIMPLE or (type(key) is tuple and all(map(_is_simple_key, key)))
-
-
 def has_free_order(value: dict[Any, Any]) -> bool:
-    return all(map(_is_simple_key, value))
+    return all(type(key) in SIMPLE for key in value)
 
 
 def simple_key(key: Any) -> bytes:
     """By what the keys of a plain dict are sorted: their bytes as plain values."""
-    if type(key) is tuple:
-        return b"t" + length(len(key)) + b"".join(map(simple_key, key))
     return SIMPLE[type(key)](key)
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
+    """A key that is an identifier is never looked up on the disk."""
     encoder.enter(value)
     is_plain = type(value) is dict
-    if is_plain and encoder.opaque_depth == 0 and has_free_order(value):
-        put(b"d" + length(len(value)))
-        _put_pairs(encoder, [(k, value[k]) for k in sorted(value, key=simple_key)], put)
-    else:
-        put((b"m" if is_plain else b"o") + length(len(value)))
-        _put_pairs(encoder, value.items(), put)
-    encoder.leave(value)
-
-
-def _put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> None:
-    """Keys and values. A key that is an identifier is never looked up on the disk."""
+    is_free = is_plain and encoder.opaque_depth == 0 and has_free_order(value)
+    put((b"d" if is_free else b"m" if is_plain else b"o") + length(len(value)))
     steps, walk = encoder.steps, encoder.walk
     steps.append("")
-    for key, value in pairs:
+    for key in sorted(value, key=simple_key) if is_free else value:
         kind = type(key)
         if kind is str and key.isidentifier():
             steps[-1] = key
@@ -136,17 +116,16 @@ def _put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> 
             encoder.opaque_depth += 1
             walk(key, put)
             encoder.opaque_depth -= 1
-        walk(value, put)
+        walk(value[key], put)
     steps.pop()
+    encoder.leave(value)
 
 
 def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
     encoder.inline_depth += 1
-    encoder.set_depth += 1
     for raw in sorted([encoder.part(one, "element") for one in value]):
         put(raw)
-    encoder.set_depth -= 1
     encoder.inline_depth -= 1
 
 
@@ -185,9 +164,8 @@ def _code(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 WRITERS: dict[type, Writer] = {
-    **dict.fromkeys((type(None), bool, int, float, complex), _simple),
+    **dict.fromkeys(SIMPLE, _simple),
     str: _str,
-    bytes: _bytes,
     list: _sequence,
     tuple: _sequence,
     dict: _dict,
@@ -253,12 +231,13 @@ def slots_of(*classes: type) -> tuple[str, ...]:
     return tuple(found)
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
-    """An instance's own attributes, slots included; no code of its runs."""
+def attributes_of(value: Any, slots_only: tuple[type, ...] | None = None) -> dict[str, Any]:
+    """An instance's own attributes, slots included, or only slots of some classes; no code of its runs."""
     found: dict[str, Any] = {}
     with contextlib.suppress(AttributeError):  # which may have slots alone, and `__getattr__` for the rest
-        found = {str(name): part for name, part in object.__getattribute__(value, "__dict__").items()}
-    for base in type(value).__mro__:
+        kept = object.__getattribute__(value, "__dict__") if slots_only is None else {}
+        found = {str(name): part for name, part in kept.items()}
+    for base in type(value).__mro__ if slots_only is None else slots_only:
         for name in slots_of(base):
             slot = vars(base).get(name)  # by itself: a subclass may have another thing of its name
             with contextlib.suppress(AttributeError):

@@ -32,23 +32,21 @@ ENCODING_VERSION = 13
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
-"""Containers and objects of one value, each as often as it is met; deep in a set, one counts for more."""
+"""Containers and objects of one value, each as often as it is met."""
 
+Parts = list[tuple[str, Any]]
 Put = Callable[[Any], object]
 Writer = Callable[["Encoder", Any, Put], object]
 
-_LENGTH = struct.Struct(">Q")
-length = _LENGTH.pack
+length = struct.Struct(">Q").pack
 
 WAYS_OUT = (
     "put what matters into config as plain values, give its class a `__prepcache_key__()` method, "
     "or call `register_key(type, function)`"
 )
 
-KEY = "<key>"
-"""The part of an object that is what a function made of it."""
 CONTENT = "<content>"
-"""The part of an instance that is what its built-in base holds."""
+"""The part of an object that is what its built-in base holds, or what a key function made of it."""
 
 _registered: dict[type, Callable[[Any], Any]] = {}
 _writers: dict[type, Writer] = {}
@@ -79,7 +77,7 @@ def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, type | None]:
         if base in _registered or "__prepcache_key__" in vars(base):
             return _registered.get(base) or kind.__prepcache_key__, None  # type: ignore[attr-defined]
         if (key := adapters.key_for(base)) is not None:
-            return adapters.with_state(key, kind, base), base
+            return key, base
     return None, None
 
 
@@ -100,7 +98,6 @@ class Encoder:
         """Objects around the present value, in which the order of dicts counts."""
         self.inline_depth = 0
         """Sets, members of enums and `plain()` around it, in which no object is written as a reference."""
-        self.set_depth = 0
         self.is_plain = False
         """Whether it is inside `plain()`, where nothing is looked up on the disk."""
         self.active: dict[int, None] = {}
@@ -117,7 +114,7 @@ class Encoder:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
         self.opaque_depth = opaque_depth
-        self.inline_depth, self.set_depth, self.is_plain = 0, 0, False
+        self.inline_depth, self.is_plain = 0, False
         self.active.clear()
         self._entered = 0
         try:
@@ -131,7 +128,7 @@ class Encoder:
         (_writers.get(kind) or _find_writer(kind))(self, value, put)
 
     def part(self, value: Any, step: str | int) -> bytes:
-        """The bytes of a value that the present one holds under the name or index `step`."""
+        """The bytes of a value that the present one holds under a name or index."""
         chunks: list[Any] = []
         self.step(value, step, chunks.append)
         return b"".join(chunks)
@@ -141,7 +138,7 @@ class Encoder:
         self.walk(value, put)
         self.steps.pop()
 
-    def put_attributes(self, owner: Any, pairs: list[tuple[str, Any]], put: Put) -> None:
+    def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
         put(length(len(pairs)))
         for name, value in pairs:
             put(text_bytes(name))
@@ -162,7 +159,6 @@ class Encoder:
         self.active[id(value)] = None
 
     def count_entered(self) -> None:
-        """Count a container, object or reference, and refuse a value without bound."""
         # In a set, objects that refer to one another are written in full along every path through them.
         self._entered += len(self.active) ** 2 + 1 if self.inline_depth else 1
         if self._entered > MOST_ENTERED:
@@ -238,13 +234,14 @@ class Encoder:
         self.put_parts(value, b"O", lambda one: parts_of(one, is_library=self.is_library(type(one))), put)
 
     def put_parts(
-        self, value: Any, tag: bytes, make: Callable[[Any], Any], put: Put, own: Writer | None = None
+        self,
+        value: Any,
+        tag: bytes,
+        make: Callable[[Any], Parts | None],
+        put: Put,
+        other: Writer | None = None,
     ) -> None:
-        """Write an object by its class and by the parts that `make` gives.
-
-        Args:
-            own: given with a registered function, whose key is the parts; it writes a value that has none.
-        """
+        """Write an object by its class and by the parts that `make` gives; by `other` where it gives none."""
         if self.put_known(value, put):
             return
         try:
@@ -258,12 +255,10 @@ class Encoder:
             if not self.put_unstable(value, refused, put):
                 raise refused from error
             return
-        if own is not None:
-            if parts is NotImplemented or parts is value:
-                own(self, value, put)
-                return
-            is_named = type(parts) is dict and all(type(name) is str for name in parts)
-            parts = sorted(parts.items()) if is_named else [(KEY, parts)]
+        if parts is None:
+            assert other is not None
+            other(self, value, put)
+            return
         self.enter(value)
         put(tag)
         self.put_class_of(value, put)
@@ -306,9 +301,21 @@ def _find_writer(kind: type) -> Writer:
     if key is None:
         return _writers.setdefault(kind, own)
 
+    # To what an adapter says of a base, attributes are added; where that is a dict, subclasses' slots alone.
+    added = kind.__mro__[: kind.__mro__.index(base)] if base is not None else ()
+    has_state = base is not None and bool(kind.__dictoffset__ or builtins.slots_of(*added))
+
+    def parts_of(value: Any) -> Parts | None:
+        made = key(value)
+        if made is NotImplemented or made is value:
+            return None
+        is_named = type(made) is dict and all(type(name) is str for name in made)
+        state = builtins.attributes_of(value, added if is_named else None) if has_state else {}
+        return sorted((state | made).items()) if is_named else [(CONTENT, made), *sorted(state.items())]
+
     def by_key(encoder: Encoder, value: Any, put: Put) -> None:
         if base is None or encoder.is_library(base):
-            encoder.put_parts(value, b"k", key, put, own)
+            encoder.put_parts(value, b"k", parts_of, put, own)
         else:  # the project's own, of a library's name
             own(encoder, value, put)
 
@@ -320,6 +327,6 @@ def _render(step: str | int, is_first: bool) -> str:
         return f"[{step}]"
     if is_first:
         return step
-    if step in (KEY, CONTENT):
+    if step == CONTENT:
         return ""
     return f".{step}" if step.isidentifier() else f"[{step!r}]"

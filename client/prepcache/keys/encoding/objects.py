@@ -20,24 +20,16 @@ import sys
 import types
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint, without_address
-from prepcache.keys.encoding.builtins import Parts, attributes_of
+from prepcache.keys.encoding.builtins import attributes_of
+from prepcache.keys.encoding.encoder import CONTENT, Parts
 from prepcache.protocol.observed import GENERATORS
 
 EMPTY = object()
 """What a cell holds that nothing was bound to."""
-_HELD: dict[type, tuple[str, ...]] = {
-    staticmethod: ("__func__",),
-    classmethod: ("__func__",),
-    types.MethodType: ("__self__", "__func__"),
-    property: ("fget", "fset", "fdel"),
-    functools.cached_property: ("func",),
-    functools.partial: ("func", "args", "keywords"),
-    struct.Struct: ("format",),
-}
-"""What these classes and their subclasses hold, besides attributes of their own."""
 _LOCK = re.compile(
     r"(_thread|threading|multiprocessing\.synchronize|asyncio\.locks)"
     r"\._?(R?[Ll]ock|Condition|(Bounded)?Semaphore)"
@@ -51,7 +43,7 @@ _NAMING_FIELDS = ("dataclasses", "attr")
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
 _GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
-"""The global generators, or the method by which their draws are watched (`randomness`)."""
+"""The global generators, or a method of theirs."""
 _SEED_BITS = 64
 """At most, of a seed of numpy's that somebody chose; entropy has twice as many."""
 
@@ -75,32 +67,40 @@ def parts_of(value: Any, *, is_library: bool) -> Parts:
     return [pair for pair in parts if not (is_library and _is_unseeded(pair[1]))]
 
 
+def _kept_results(function: Any) -> list[Any]:
+    """What a `functools.cache` holds, as the garbage collector sees it: its function, and arguments and
+    results in the order of use, without the table of entries of one that has a bound."""
+    seen = [part for part in gc.get_referents(function) if part is not vars(function)]
+    tables = [part for part in seen if type(part) is dict]
+    entries = [one for one in tables if "_lru_list_elem" in {type(part).__name__ for part in one.values()}]
+    return [part for part in seen if not any(part is one for one in entries)]
+
+
+_HELD: dict[type, Callable[[Any], Any]] = {
+    staticmethod: lambda value: value.__func__,
+    classmethod: lambda value: value.__func__,
+    types.MethodType: lambda value: (value.__self__, value.__func__),
+    property: lambda value: (value.fget, value.fset, value.fdel),
+    functools.cached_property: lambda value: value.func,
+    functools.partial: lambda value: (value.func, value.args, value.keywords),
+    functools._lru_cache_wrapper: _kept_results,
+    struct.Struct: lambda value: value.format,
+    weakref.ref: lambda value: value(),
+    types.MappingProxyType: dict,
+    types.CodeType: fingerprint,
+}
+"""What is held by objects that cannot be copied, besides attributes of their own."""
+
+
 def _held(value: Any) -> Parts | None:
-    """What objects hold that cannot be copied; None for others."""
+    """The parts of an object that cannot be copied; None for others."""
     if (home := global_generator(value)) is not None:
         return [("<generator>", home)]
     for name in ("stdout", "stderr"):
         if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
             return [("<stream>", name)]
-    if type(value) in (weakref.ref, weakref.KeyedRef):
-        return [("<referent>", value())]
-    if type(value) is functools._lru_cache_wrapper:
-        # What the garbage collector sees: its function, and arguments and results in the order of use. The
-        # entries of a cache that has a bound are seen themselves, and so is the table of them.
-        seen = [part for part in gc.get_referents(value) if part is not vars(value)]
-        cache = [part for part in seen if not (type(part) is dict and any(map(_is_entry, part.values())))]
-        return [("cache", cache), *own_attributes(value)]
-    if type(value) is types.MappingProxyType:
-        return [("<items>", dict(value))]
-    if isinstance(value, types.CodeType):
-        return [("<code>", fingerprint(value))]
-    held = next((names for base in type(value).__mro__ if (names := _HELD.get(base))), None)
-    if held is None:
-        return None
-    found = {name: getattr(value, name) for name in held}
-    own = attributes_of(value).items()
-    found |= {name: part for name, part in own if name[:2] != "__" and name not in (*held, "attrname")}
-    return sorted(found.items())
+    read = next((read for base in type(value).__mro__ if (read := _HELD.get(base))), None)
+    return None if read is None else [(CONTENT, read(value)), *own_attributes(attributes_of(value))]
 
 
 def _copied(value: Any, is_library: bool) -> Parts:
@@ -141,12 +141,11 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
     owner = next(base for base in cls.__mro__ if any(way in vars(base) for way in ways))
     is_beside = not is_library and owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]
     names = {name for name, _ in parts}
-    own = sorted(attributes_of(value).items())
-    return parts + [(n, part) for n, part in own if n not in names and (is_beside or _is_function(part))]
-
-
-def _is_function(part: Any) -> bool:
-    return isinstance(part.func if isinstance(part, functools.partial) else part, types.FunctionType)
+    for name, part in sorted(attributes_of(value).items()):
+        inner = part.func if isinstance(part, functools.partial) else part
+        if name not in names and (is_beside or isinstance(inner, types.FunctionType)):
+            parts.append((name, part))
+    return parts
 
 
 def _of_name(value: Any, name: str) -> Parts:
@@ -159,24 +158,13 @@ def _of_name(value: Any, name: str) -> Parts:
         return parts
     home = sys.modules.get(str(getattr(value, "__module__", None)))
     homes = list(sys.modules.values()) if home is None else [home]
-    if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
+    if not any(getattr(module, "__dict__", {}).get(name) is value for module in homes):
         raise ValueError(f"it pickles as global {name!r}, which no module has")
     return [("<name>", name), *sorted(attributes_of(value).items())]
 
 
-def _at(space: Any, dotted: str) -> Any:
-    """What a namespace holds under a dotted name, found without running code."""
-    first, _, rest = dotted.partition(".")
-    value = space.get(first)
-    return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
-
-
-def _is_entry(value: Any) -> bool:
-    return type(value).__qualname__ == "_lru_list_elem"
-
-
-def own_attributes(function: Any) -> Parts:
-    return sorted((name, part) for name, part in vars(function).items() if name[:2] != "__")
+def own_attributes(attributes: dict[str, Any]) -> Parts:
+    return sorted((name, part) for name, part in attributes.items() if name[:2] != "__")
 
 
 def state_of(function: types.FunctionType) -> Parts:
@@ -204,13 +192,15 @@ def is_generator(value: Any) -> bool:
     return any(f"{base.__module__}.{base.__qualname__}" in GENERATORS for base in type(value).__mro__)
 
 
+def global_generators() -> list[tuple[str, Any]]:
+    """Those that are loaded, by their modules."""
+    found = [(module, getattr(sys.modules.get(module), name, None)) for module, name in _GLOBAL]
+    return [(module, getattr(one, "__self__", one)) for module, one in found if one is not None]
+
+
 def global_generator(value: Any) -> str | None:
     """The module whose global generator a value is."""
-    for module, name in _GLOBAL:
-        found = getattr(sys.modules.get(module), name, EMPTY)
-        if value is getattr(found, "__self__", found):
-            return module
-    return None
+    return next((module for module, one in global_generators() if one is value), None)
 
 
 def bits_of(generator: Any) -> Any:

@@ -42,7 +42,10 @@ MAX_ATTEMPTS = 3
 """Readings of a file that changes meanwhile, before it is refused."""
 
 _NOTHING_THERE = (FileNotFoundError, NotADirectoryError)
-_SPECIAL = {"s": "a socket", "b": "a block device", "c": "a character device", "p": "a pipe"}
+_KINDS = {
+    "-": "a file", "d": "a directory", "p": "a pipe", "s": "a socket", "c": "a character device",
+    "b": "a block device",
+}  # fmt: skip
 _FOUR, _FIVE = struct.Struct(">4q"), struct.Struct(">5q")
 _BATCH_FILES = 64
 
@@ -64,9 +67,8 @@ def is_directory(info: os.stat_result) -> bool:
     return stat.S_ISDIR(info.st_mode)
 
 
-def special_kind(info: os.stat_result) -> str | None:
-    """`a pipe`, `a socket` or what else has no bytes to count; None for files and directories."""
-    return _SPECIAL.get(stat.filemode(info.st_mode)[0])
+def kind_of(info: os.stat_result) -> str:
+    return _KINDS.get(stat.filemode(info.st_mode)[0], "a special file")
 
 
 def stat_or_none(path: str | bytes) -> os.stat_result | None:
@@ -114,8 +116,7 @@ def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
             read_at_ns = time.time_ns() if stat_cache is None else stat_cache.clock()
             info = os.fstat(fd)
             if not is_regular(info):
-                what = special_kind(info) or "a directory"
-                raise UnkeyableError(f"{printable(name)} is {what}, not a regular file")
+                raise UnkeyableError(f"{printable(name)} is {kind_of(info)}, not a regular file")
             digest, size = _hash(fd, info.st_size)
             stamp = stamp_of(info)
             if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
@@ -212,8 +213,8 @@ def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | No
                 inner = stat_or_none(path)
             except OSError as error:
                 raise unreadable(path, error) from error
-            if inner is not None and (what := special_kind(inner)):
-                raise UnkeyableError(f"{printable(path)} is {what}, which has no bytes to hash")
+            if not (inner is None or is_regular(inner) or is_directory(inner)):
+                raise UnkeyableError(f"{printable(path)} is {kind_of(inner)}, which has no bytes to hash")
             found.append((relative, path, inner))
             if inner is not None and is_directory(inner):
                 visit(path, relative + b"/", above)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 MAX_RECORDS = 4_000_000
 """In a segment: about 350 MB of disk. Beyond it any go that are older than the last."""
-MERGE_UP_TO = 4
-"""A segment takes in those that have up to so many times as many records: so there are few of them."""
+MOST_SEGMENTS = 8
+"""When there are so many, the next takes them in."""
 MAX_PENDING = 65_536
 """Records kept in memory before they are written."""
 _LEFT_OVER_S = 86_400
@@ -248,12 +248,10 @@ class StatCache:
         columns = [*stamps.T, *digests.reshape(-1, 4).T]
         records = [np.stack([*columns, mix_columns(columns).view(np.int64)], axis=1)]
         self._load()
-        segments, size = self._segments or {}, len(stamps)
-        for segment in sorted(segments.values(), key=lambda one: one.count):
-            size += segment.count if segment.count <= MERGE_UP_TO * size else 0
-        merged = [name for name, one in segments.items() if one.count <= size]
-        for name in merged:  # the newest record of a file comes first
-            theirs = segments[name].records(np.arange(segments[name].count))
+        segments = self._segments or {}
+        merged = segments if len(segments) >= MOST_SEGMENTS else {}
+        for segment in merged.values():  # the newest record of a file comes first
+            theirs = segment.records(np.arange(segment.count))
             records.append(theirs[_fits(theirs)])
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{self.clock():020d}-{os.getpid()}-{next(self._counter)}.seg"
