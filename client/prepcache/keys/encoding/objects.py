@@ -100,7 +100,10 @@ def _held(value: Any) -> Parts | None:
         if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
             return [("<stream>", name)]
     read = next((read for base in type(value).__mro__ if (read := _HELD.get(base))), None)
-    return None if read is None else [(CONTENT, read(value)), *own_attributes(attributes_of(value))]
+    if read is None:
+        return None
+    own = sorted(attributes_of(value).items())
+    return [(CONTENT, read(value)), *(pair for pair in own if pair[0][:2] != "__")]
 
 
 def _copied(value: Any, is_library: bool) -> Parts:
@@ -161,10 +164,6 @@ def _of_name(value: Any, name: str) -> Parts:
     if not any(getattr(module, "__dict__", {}).get(name) is value for module in homes):
         raise ValueError(f"it pickles as global {name!r}, which no module has")
     return [("<name>", name), *sorted(attributes_of(value).items())]
-
-
-def own_attributes(attributes: dict[str, Any]) -> Parts:
-    return sorted((name, part) for name, part in attributes.items() if name[:2] != "__")
 
 
 def state_of(function: types.FunctionType) -> Parts:
