@@ -15,6 +15,7 @@ being opened, and of those that are open. It decides nothing: it is said once, w
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import re
@@ -29,14 +30,11 @@ from urllib.parse import unquote, urlsplit
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import OWN_FOLDER, STATE, WAL, Kind, Watch
 
-_STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system"})
-_LISTINGS = frozenset({"os.listdir", "os.scandir"})
-_LINKS = frozenset({"os.link", "os.symlink"})
-_FORKS = frozenset({"os.fork", "os.forkpty"})
 _EVENTS = frozenset(
     {
-        "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
-        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_FORKS,
+        "open", "os.listdir", "os.scandir", "exec", "import", "ctypes.dlopen", "pickle.find_class",
+        "subprocess.Popen", "os.posix_spawn", "os.system", "sqlite3.connect", "os.mkdir", "os.rename",
+        "os.link", "os.symlink", "os.fork", "os.forkpty",
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
@@ -51,15 +49,12 @@ ENOUGH = 2
 """Items with unseen bytes before it is said: one alone may be what a library loads when it is used first."""
 SLACK_BYTES = 4096
 """Beside what was seen: headers that are read twice, and these counts themselves."""
-_is_installed = False
 
 
+@functools.cache
 def install() -> None:
     """Adds the hook, once in a process."""
-    global _is_installed
-    if not _is_installed:
-        sys.addaudithook(_hook)
-        _is_installed = True
+    sys.addaudithook(_hook)
 
 
 def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozenset[str] = _EVENTS) -> None:
@@ -99,7 +94,7 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
     first: Any = args[0] if args else None
-    if event in _LISTINGS:
+    if event in ("os.listdir", "os.scandir"):
         _note_listing(first)
     elif event == "exec":
         if isinstance(first, CodeType) and first.co_name == "<module>" and first.co_filename[:1] != "<":
@@ -114,11 +109,11 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         context.note(Kind.MODULE_NAME, str(first))
     elif event == "sqlite3.connect":
         _note_database(os.fsdecode(first))
-    elif event in _STARTS:
+    elif event in ("subprocess.Popen", "os.posix_spawn", "os.system"):
         _note_start(event, args)
-    elif event in _FORKS:
+    elif event in ("os.fork", "os.forkpty"):
         context.refuse("it forks, and what its children read is not seen")
-    elif event in _LINKS:
+    elif event in ("os.link", "os.symlink"):
         context.refuse("it makes links")
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename
         context.refuse("it makes or renames something in a folder that is open")

@@ -232,8 +232,9 @@ class Observer:
                 for path in inputs.files_awaited(fact.path):
                     used.setdefault(path, []).append(Fact(Kind.READ, path, None, info_of(path)))
             elif fact.kind == Kind.RENAMED:
-                before = used.setdefault(fact.full, [])
-                if self._is_output(fact.other) or _is_moved_output(used.get(fact.other, [])):
+                before, moved = used.setdefault(fact.full, []), used.get(fact.other)
+                is_made = moved and (moved[0].info is None or _is_made(moved, None))  # by then
+                if is_made or self._is_output(fact.other):
                     before.append(fact._replace(kind=Kind.WRITTEN))
                 elif not any(one.kind == Kind.READ and one.info is not None for one in before):
                     before.clear()  # what counts is what was moved there
@@ -248,8 +249,11 @@ class Observer:
             if not watch.owns(path) and self._is_input(path, used[path][0].info):
                 self._settle(path, used[path], now[path])
         for fact in facts:
-            if fact.kind == Kind.LISTED and not watch.owns(fact.full):
-                self._take_listing(fact.full, fact)
+            is_list = fact.kind == Kind.LISTED and not watch.owns(fact.full)
+            if is_list and self._is_input(os.path.join(fact.full, "x"), None):
+                digest = inputs.digest_of_names(fact.other)
+                seen = Input("folder", digest, path=fact.full, folder=fact.folder)
+                self._note(os.path.join(fact.full, ""), seen)
         if modules := frozenset(filter(is_file_of_job, loaded)):
             read = [self._last[path] for path in used if path in self._last]
             _log.extend(Entry(self, one, modules) for one in (*read, _NOTHING))
@@ -309,12 +313,6 @@ class Observer:
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
         self._count_distributions(top_levels)
 
-    def _take_listing(self, full: str, fact: Fact) -> None:
-        if not self._is_input(os.path.join(full, "x"), None):
-            return
-        digest = inputs.digest_of_names(fact.other)
-        self._note(os.path.join(full, ""), Input("folder", digest, path=full, folder=fact.folder))
-
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether what was used by its name counts. A library's file counts by its distribution."""
         if info is not None:
@@ -351,11 +349,6 @@ def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
             return True
         is_named |= fact.kind == Kind.NAMED and fact.info is None
     return is_named and (now is not None or any(fact.info is not None for fact in facts))
-
-
-def _is_moved_output(facts: list[Fact]) -> bool:
-    """Whether what is renamed was made, by what is known of it by then."""
-    return bool(facts) and (facts[0].info is None or _is_made(facts, None))
 
 
 class Entry(NamedTuple):
