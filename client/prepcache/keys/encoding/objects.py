@@ -161,9 +161,16 @@ def _of_name(value: Any, name: str) -> Parts:
         return parts
     home = sys.modules.get(str(getattr(value, "__module__", None)))
     homes = list(sys.modules.values()) if home is None else [home]
-    if not any(getattr(module, "__dict__", {}).get(name) is value for module in homes):
+    if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
         raise ValueError(f"it pickles as global {name!r}, which no module has")
     return [("<name>", name), *sorted(attributes_of(value).items())]
+
+
+def _at(space: Any, dotted: str) -> Any:
+    """What a namespace holds under a dotted name, as methods of Cython have, found without running code."""
+    first, _, rest = dotted.partition(".")
+    value = space.get(first)
+    return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
 
 
 def state_of(function: types.FunctionType) -> Parts:
