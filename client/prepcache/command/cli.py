@@ -29,7 +29,7 @@ from prepcache.daemon.client import Client, Filters
 from prepcache.daemon.launcher import Launcher, barred
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.protocol import SORTS, inspection, status_text
-from prepcache.protocol.units import parse_size, parse_span, size_text
+from prepcache.protocol.units import parse_size, parse_span
 from prepcache.protocol.wire import Message
 
 T = TypeVar("T")
@@ -242,10 +242,7 @@ def purge(
             if would.entries:
                 typer.confirm(f"This removes {cli_tables.amount(would)}. Continue?", abort=True, err=True)
         gone = purge_them(dry_run=dry_run)
-        emit(gone.to_json(), as_json, lambda: cli_tables.purged(gone, dry_run, bool(free_bytes)))
-        if free_bytes and 0 < gone.disk_bytes < free_bytes:
-            only = f"only {size_text(gone.disk_bytes)}"
-            typer.echo(f"prepcache: {only}: any other entry is pinned, in use or another user's", err=True)
+        emit(gone.to_json(), as_json, lambda: cli_tables.purged(gone, dry_run))
 
 
 @app.command()

@@ -112,11 +112,10 @@ def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
         show(*_and_more(count - len(found)))
 
 
-def purged(gone: inspection.Purged, is_dry: bool, is_by_size: bool) -> None:
+def purged(gone: inspection.Purged, is_dry: bool) -> None:
     rows_of(gone.listed, gone.entries)
-    free = " and that is neither pinned nor in use" if is_by_size else ""
     told = f"{'would remove' if is_dry else 'removed'} {amount(gone)}"
-    show(Text(told if gone.entries else f"nothing to remove: no entry matches that you may remove{free}"))
+    show(Text(told if gone.entries else "nothing to remove: no entry matches that you may remove"))
 
 
 def amount(gone: inspection.Purged) -> str:

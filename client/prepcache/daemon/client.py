@@ -34,16 +34,11 @@ M = TypeVar("M")
 class Filters(TypedDict, total=False):
     """Which entries: those that pass each filter that is given."""
 
-    name: str | None
-    """Of the recipe; a prefix where it ends in `*`."""
-    recipe: str | None
-    """The first digits of the recipe's digest."""
-    owner: int | None
-    """A uid."""
-    older_than_s: float | None
-    """Not used for so long."""
-    produced_by: str | None
-    """Found in one of the producer's values (script, host, user)."""
+    name: str | None  # of the recipe; a prefix where it ends in `*`
+    recipe: str | None  # the first digits of the recipe's digest
+    owner: int | None  # a uid
+    older_than_s: float | None  # not used for so long
+    produced_by: str | None  # found in one of the producer's values (script, host, user)
 
 
 class Client:

@@ -1,11 +1,12 @@
 """HTTP with a daemon, over a unix socket or TCP, by httpcore, the engine of httpx: the client's only HTTP.
 
 Invariants:
-    1. An exchange ends by its deadline, whatever the peer does. httpcore bounds each read only, and would
-    wait for ever for a daemon that sends a byte a second: it gets sockets of ours, and a `Deadline` as
-    timeout. 2. What comes back is bounded and checked. All else is `DaemonUnreachable` with `why` ("absent",
-    "broken", "nonsense"), or the error that a problem document names; never another exception. 3. A forked
-    child closes the connections that it inherited, or the daemon would take its parent for alive."""
+    1. An exchange ends by its deadline, whatever the peer does. httpcore bounds each read only: it gets
+       sockets of ours, and a `Deadline` as its timeout.
+    2. What comes back is bounded and checked. All else is `DaemonUnreachable` with `why` ("absent", "broken",
+       "nonsense"), or the error that a problem document names; never another exception.
+    3. A forked child closes the connections that it inherited, or the daemon would take its parent for alive.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from prepcache.errors import (
     RequestError,
     StoreError,
     from_problem,
-)
+)  # fmt: skip
 from prepcache.protocol import wire
 from prepcache.protocol.units import printable
 from prepcache.settings import Address
@@ -239,9 +240,7 @@ class Transport:
         return self._error(why, told[:1].lower() + told[1:])
 
     def close(self) -> None:
-        for one in self._pool.connections:
-            if one.is_idle():
-                one.close()
+        self._pool.close()
 
     def _error(self, why: str, reason: str) -> DaemonUnreachable:
         url = self.address.url

@@ -5,8 +5,7 @@ Invariants:
     2. Every method answers within the process's wait budget (wait_budget.py) or raises `DaemonUnreachable`.
     3. A daemon that forgot us gives a new session, in which data sets take their holds again.
 
-Locking: `_opening` is held while the session is opened, and waited for within the budget; `_answering` while
-the answer is replaced, and never over a request.
+Locking: `_opening` is held while the session is opened, and waited for within the budget.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from prepcache.errors import (
     RequestError,
     StoreError,
     UnknownSession,
-)
+)  # fmt: skip
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.places import cache_folder
 from prepcache.protocol.units import shortened
@@ -76,7 +75,6 @@ class Session:
 
     def _begin(self) -> None:
         self._opening = threading.Lock()
-        self._answering = threading.Lock()
         self._reopening = threading.Lock()
         self._looking = threading.RLock()
         self._answer: wire.SessionAnswer | None = None
@@ -306,15 +304,17 @@ class Session:
     def order(self) -> int:
         return 0 if self._answer is None else self._answer.order
 
-    def open(self) -> str:
+    def open(self, forgotten: str | None = None) -> str:
+        """The header of the session; of another one than a forgotten one."""
         header = self.header
-        if header is not None:
+        if header is not None and header != forgotten:
             return header
         if not self._budget_here().acquire(self._opening):
             why = "another thread of this job opens its session, and the daemon does not answer"
             raise self._give_up(why, is_final=False)
         try:
-            return self.header or self._opened()
+            header = self.header
+            return header if header is not None and header != forgotten else self._opened()
         finally:
             self._opening.release()
 
@@ -340,8 +340,7 @@ class Session:
             raise self._give_up(error.message) from error
         except RuntimeError as error:  # there are too many threads, or the process ends
             raise self._give_up(f"its session cannot be kept alive: {error}") from error
-        with self._answering:
-            self._answer = answer
+        self._answer = answer
         self._close_at_exit()
         return wire.session_header(answer.session, answer.token)
 
@@ -351,10 +350,7 @@ class Session:
 
     def reopen(self, header: str) -> None:
         """Opens a session in place of a forgotten one, and has listeners take their holds again."""
-        with self._answering:
-            if self.header == header:
-                self._answer = None
-        self.open()
+        self.open(header)
         if self._reopening.acquire(blocking=False):
             try:
                 self.heartbeat.held.clear()
@@ -421,13 +417,6 @@ class Session:
         if warned:
             log.warning("prepcache: %s: the daemon answers%s; using it", self.client.url, again)
         self.call_listeners("on_return")
-
-    def wait_for_return(self, seconds: float) -> bool:
-        """In an outage: waits for its end, at the budget's cost. False where nothing more may be spent."""
-        self.heartbeat.look()
-        if (given_s := self.budget.spend_away(seconds)) > 0:
-            self.heartbeat.wait(given_s)
-        return given_s > 0
 
     def wait_at_end(self) -> float:
         """As the process ends with something left to hand over: waits for a daemon that starts, `HANDOVER_S`

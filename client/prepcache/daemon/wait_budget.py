@@ -101,13 +101,6 @@ class WaitBudget:
         self._charge_attempt(started, limit_s, waits.FREE_S if is_mine else 0.0)
         return is_mine
 
-    def spend_away(self, seconds: float) -> float:
-        """Charges, of these, what an outage may cost beyond what it has; `LEAST_S` is kept."""
-        with self._lock:
-            given_s = min(seconds, max(0.0, self.budget_s - self._spent_s - waits.LEAST_S))
-            self._spent_s += given_s
-        return given_s
-
     def give_up(
         self, url: str, why: str, *, is_final: bool = True, is_quiet: bool = False
     ) -> DaemonUnreachable:

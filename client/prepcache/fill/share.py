@@ -231,8 +231,7 @@ class Share:
         """As `take`, of what others hold: waits until some of it is free or made, at most `wait_s`."""
         want = self.pace.want(1, len(self.holders))
         if self._session.is_away:
-            has_waited = self._session.wait_for_return(wait_s)
-            return [] if has_waited else self._take_unleased(self._in_state(HELD, among), want)
+            return self._take_unleased(self._in_state(HELD, among), want)
         generation = self._artifacts.generation
         self._settle_found(among)
         held = self._in_state(HELD, among)[: wire.MAX_ITEMS]

@@ -59,17 +59,16 @@ class ArtifactSet(RecipeIndex):
         self.generation = 0
         self.reason = ""
         self.why = self.why_cue = ""
-        self.has_any = self.has_lost = self.is_known = False
+        self.has_lost = self.is_known = False
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
         self._budget_bytes: int | None = None
         self.owner = os.getpid()
         self._leaving: set[str] = set()
-        self._connect()
-        if self.mode is Mode.REFRESH:  # it looks at no edition that the first answer names
+        if client.mode is Mode.REFRESH:  # it looks at no edition that the first answer names
             self.edition, self._is_refreshing = 1, True
-        self._watch_over()
+        self._connect()
 
     def _connect(self) -> None:
         self.mode = self.client.mode
@@ -81,8 +80,6 @@ class ArtifactSet(RecipeIndex):
         self._claiming = threading.Lock()
         self._touched_at = time.monotonic()
         self._looked_at = 0.0
-
-    def _watch_over(self) -> None:
         _SETS.add(self)
         forks.note(self)
         self.session.listen(self)
@@ -90,7 +87,6 @@ class ArtifactSet(RecipeIndex):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._connect()
-        self._watch_over()
 
     @property
     def trouble(self) -> str:
@@ -176,7 +172,6 @@ class ArtifactSet(RecipeIndex):
     def absorb(self, resolved: wire.Resolved) -> bool:
         found = self.take_in(resolved.artifacts, resolved.observed, is_complete=resolved.is_complete)
         self.generation = resolved.generation
-        self.has_any |= bool(resolved.artifacts)
         self._hold(resolved.artifacts)
         return found > 0
 

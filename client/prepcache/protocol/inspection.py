@@ -109,27 +109,19 @@ class NearestRecipe(Message, frozen=True):
 
 
 class Explanation(Message, frozen=True):
-    """Why a recipe's samples were not there: the differences from the nearest one to it, and `more` beyond
-    those.
-
-    Args:
-        entries, was_there: what it has by now; whether it had entries before.
-        is_partial: the recipe had entries, but not of all items.
-        cue: of such a miss, the kind of input that the job named: "data", "observed", or empty.
-        missed_at: when a job missed it last, 0 where that is not known.
-    """
+    """Why a recipe's samples were not there: the differences from the nearest one, and how many more."""
 
     recipe: RecipeHex | None
     name: Text
-    entries: Natural
-    was_there: bool
+    entries: Natural  # by now
+    was_there: bool  # whether it had entries before
     nearest: NearestRecipe | None
     differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
     more: Natural = 0
     summary: Text = ""
-    is_partial: bool = False
-    cue: Text = ""
-    missed_at: Amount = 0.0
+    is_partial: bool = False  # it had entries, but not of all items
+    cue: Text = ""  # of such a miss, the kind of input that the job named: "data", "observed"
+    missed_at: Amount = 0.0  # when a job missed it last, 0 where that is not known
 
 
 class EntryFilter(Message, frozen=True):

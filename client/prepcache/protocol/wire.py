@@ -1,12 +1,13 @@
 """The client's protocol: version, header names, limits, and the messages that both sides speak.
 
 Invariants:
-    1. `PROTOCOL` rises when a message changes so that an older peer would misread it; members may be added
-    without. A peer of another version gets status 426 and code `protocol-mismatch`. 2. Whatever JSON comes
-    in, `from_json` gives a whole message, checked as its annotations say, or raises `BadRequest` that names
-    the member (`artifacts[3].digest`). No id, token or name can leave a folder or a header, and all is
-    bounded. 3. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The
-    daemon refuses them in the requests of people: routes/messages.py, invariant 3.)"""
+    1. `PROTOCOL` rises when a message changes so that an older peer would misread it; members may be
+       added without. A peer of another version gets status 426 and code `protocol-mismatch`.
+    2. Whatever JSON comes in, `from_json` gives a whole message, checked as its annotations say, or raises
+       `BadRequest` that names the member (`artifacts[3].digest`).
+    3. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The daemon
+       refuses them in the requests of people: routes/messages.py, invariant 3.)
+"""
 
 from __future__ import annotations
 
@@ -246,32 +247,22 @@ class Resolved(Message, frozen=True):
 
 
 class LeaseRequest(Message, frozen=True):
-    """POST /v1/leases.
+    """POST /v1/leases."""
 
-    Args:
-        lease: the id that the lease shall have: made by the client, so that it can name one whose answer
-        never came. generation: the one that the client has seen. items: the missing items, in the order in
-        which the client would do them; it wants `want` of them. cost_s, nbytes: seconds of work and bytes of
-        those wanted; 0 where not known yet. wait_s: how long the request may be kept while nothing can be
-        granted. left: items that the client goes on with by itself where it is declined; 0 where it asks for
-        fewer. lost: leases that the session may have by the daemon's account, and not by its own: they end.
-        why: what the job says of its miss, for `explain`: names of files, never a value of an item. cue:
-        which kind of input that is, "data" or "observed", where it is one. is_for_machine: the daemon of
-        another machine asks. Nobody registers its recipe or commits to it."""
-
-    lease: Token
+    lease: Token  # the id that it shall have: the client can name a lease whose answer never came
     recipe: RecipeHex
-    generation: Natural
-    items: DigestRun
-    want: Natural
-    cost_s: Amount = 0.0
+    generation: Natural  # the one that the client has seen
+    items: DigestRun  # the missing ones, in the order in which the client would do them
+    want: Natural  # at most so many
+    cost_s: Amount = 0.0  # of those wanted; 0 where nothing is known yet
     nbytes: Natural = 0
-    wait_s: Amount = 0.0
-    left: Tally = 0
-    lost: LostLeases = ()
-    why: Annotated[str, text(MAX_WHY)] = ""
-    cue: Annotated[str, text(16)] = ""
+    wait_s: Amount = 0.0  # how long the request may be kept while nothing can be granted
+    left: Tally = 0  # items that the client goes on with by itself where it is declined
+    lost: LostLeases = ()  # leases that the session may have only by the daemon's account: they end
+    why: Annotated[str, text(MAX_WHY)] = ""  # what the job says of its miss: never a value of an item
+    cue: Annotated[str, text(16)] = ""  # which kind of input that is, "data" or "observed", where it is one
     is_for_machine: bool = False
+    """The daemon of another machine asks. Nobody registers its recipe or commits to it."""
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
