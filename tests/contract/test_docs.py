@@ -15,7 +15,7 @@ import prepcache
 from prepcache import errors
 from prepcache.command.cli import app as client_command
 from prepcache.errors import all_errors
-from prepcache.protocol import SORTS
+from prepcache.protocol.inspection import SORTS
 from prepcached import config as settings
 from prepcached.cli import app as daemon_command
 from support.pages import REPO, all_pages, blocks, lay_sample_data, words

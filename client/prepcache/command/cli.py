@@ -28,7 +28,8 @@ from prepcache.daemon import waits
 from prepcache.daemon.client import Client, Filters
 from prepcache.daemon.launcher import Launcher, barred
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
-from prepcache.protocol import SORTS, inspection, status_text
+from prepcache.protocol import inspection, status_text
+from prepcache.protocol.inspection import SORTS
 from prepcache.protocol.units import parse_size, parse_span
 from prepcache.protocol.wire import Message
 

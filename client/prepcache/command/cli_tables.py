@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import sys
 import time
@@ -93,19 +92,10 @@ def entries(found: Sequence[inspection.Entry], more: bool) -> None:
 
 
 def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
-    """A row for each entry, with the owners where not all are this user's or the token's; how many of `count`
-    more there are."""
+    """A row for each entry, and how many of `count` more there are."""
     now = time.time()
-    is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
     rows = [
-        [
-            one.key[:KEY_DIGITS],
-            one.name,
-            user_name(one.owner) if is_owner_told else "",
-            *_sums(one, now),
-            _kept(one),
-        ]
-        for one in found
+        [one.key[:KEY_DIGITS], one.name, user_name(one.owner), *_sums(one, now), _kept(one)] for one in found
     ]
     if rows:
         show(table(["KEY", "NAME", "OWNER", "ITEMS", "SIZE", "COST", "IDLE", "KEPT"], rows))

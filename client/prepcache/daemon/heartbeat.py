@@ -74,11 +74,9 @@ class Heartbeat:
 
     def look(self) -> None:
         """Has the thread look for the daemon in an outage. Where none can be started, nobody looks."""
-        session = self._session()
-        if session is None or not session.is_away:
-            return
         self._is_back.clear()
-        if not session.is_away:  # it came back meanwhile
+        session = self._session()
+        if session is None or not session.is_away:  # it came back meanwhile
             self._is_back.set()
             return
         self._woken.set()

@@ -123,7 +123,7 @@ class Transport:
         headers["Content-Length"] = str(len(content))
         target, deadline = f"{path}?{urlencode(params)}" if params else path, Deadline(limit_s)
         with self._exchange(deadline, method, target, content, headers, session) as response:
-            return self._read(deadline, response, gives)
+            return self._read(response, gives)
 
     def upload(
         self,
@@ -140,19 +140,19 @@ class Transport:
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
         deadline = Deadline(limit_s, is_transfer=True, until=until)
         with self._exchange(deadline, "PUT", path, pieces, headers, session) as response:
-            return self._read(deadline, response, gives)
+            return self._read(response, gives)
 
     def download(self, path: str, fd: int, *, etag: str, max_bytes: int, limit_s: float) -> None:
         """GETs a file into `fd`, from its beginning. After an error part of it may be there."""
         deadline = Deadline(limit_s, is_transfer=True)
         with self._exchange(deadline, "GET", path, b"", {"If-Match": etag}) as response:
             if response.status != 200:
-                self._read(deadline, response, dict)
+                self._read(response, dict)
             if response.status != 200 or _headers(response).get("etag") != etag:
                 raise self._error("nonsense", f"a file other than {etag}")
             with open(fd, "wb", buffering=FOLIO_BYTES, closefd=False) as file:
                 file.seek(0)
-                for piece in self._pieces(deadline, response):
+                for piece in self._pieces(response):
                     if file.tell() + len(piece) > max_bytes:
                         raise self._error("nonsense", f"more than {max_bytes} bytes of {etag}")
                     file.write(piece)
@@ -178,14 +178,14 @@ class Transport:
             content=content,
             extensions={"timeout": {"connect": deadline, "read": deadline, "write": deadline}},
         )
-        with self._mapped(deadline):
+        with self._mapped():
             response = self._pool.handle_request(request)
         with closing(response):
             yield response
 
-    def _read(self, deadline: Deadline, response: httpcore.Response, gives: type[Any]) -> Any:
+    def _read(self, response: httpcore.Response, gives: type[Any]) -> Any:
         status, raw = response.status, bytearray()
-        for piece in self._pieces(deadline, response):
+        for piece in self._pieces(response):
             raw += piece
             if len(raw) > wire.MAX_ANSWER_BYTES:
                 raise self._error("nonsense", f"an answer of more than {wire.MAX_ANSWER_BYTES} bytes")
@@ -205,34 +205,32 @@ class Transport:
         why = "broken" if status >= 500 else "nonsense"
         raise self._error(why, f"status {status} without a problem document")
 
-    def _pieces(self, deadline: Deadline, response: httpcore.Response) -> Iterator[bytes]:
+    def _pieces(self, response: httpcore.Response) -> Iterator[bytes]:
         if not {"content-length", "transfer-encoding"} & _headers(response).keys():
             raise self._error("broken", "an answer without a length")
         pieces = response.iter_stream()
         while True:
-            with self._mapped(deadline):
+            with self._mapped():
                 piece = next(pieces, None)
             if piece is None:
                 return
             yield piece
 
     @contextmanager
-    def _mapped(self, deadline: Deadline) -> Iterator[None]:
+    def _mapped(self) -> Iterator[None]:
         """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
         try:
             yield
         except httpcore.ConnectError as error:
-            raise self._of(error.args[0], "absent", deadline) from error
+            raise self._of(error.args[0], "absent") from error
         except OSError as error:
-            raise self._of(error, "broken", deadline) from error
+            raise self._of(error, "broken") from error
         except httpcore.ProtocolError as error:
             raise self._error("broken", str(error)) from error
 
-    def _of(self, error: OSError, why: str, deadline: Deadline) -> DaemonUnreachable:
+    def _of(self, error: OSError, why: str) -> DaemonUnreachable:
         if isinstance(error, TimeoutError):
-            # What is left of a job's budget may be nothing: that number says nothing about the daemon.
-            span = f"within {deadline.limit_s:.1f} s" if deadline.limit_s >= 1 else "in time"
-            return self._error("broken", f"no answer {span}")
+            return self._error("broken", "no answer in time")
         told = error.strerror or str(error) or type(error).__name__
         is_refused = isinstance(error, PermissionError)  # it is told who may connect
         if why == "absent" and os.environ.get("PREPCACHE_URL") == self.address.url and not is_refused:

@@ -2,8 +2,8 @@
 
 Invariants:
     1. Of K first jobs exactly one starts a daemon: under a lock in the root, whose file names the process.
-    2. The daemon inherits nothing that could outlive the job's wishes: a session of its own, cwd `/`, no
-       descriptors (else `python job.py | tee` never ends), output to a log in its root; it is no child.
+    2. The daemon inherits nothing: a session of its own, cwd `/`, no descriptors (else `python job.py | tee`
+       never ends), output to a log in its root; it is no child.
     3. Starting never waits for the daemon: a request that needs it waits, on its own budget.
 
 NOTE [ Which daemon is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use
@@ -190,9 +190,6 @@ class Launcher(Endpoint):
         return True
 
     def _check_installed(self) -> None:
-        if not self._command[0]:
-            why = "this Python is embedded in another program, so its command is unknown"
-            raise self._failed(f"{why}: start `prepcached serve` yourself")
         missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
         if missing:
             raise self._failed(

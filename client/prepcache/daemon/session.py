@@ -217,14 +217,14 @@ class Session:
         if self._shared is not None:
             return self._shared.path_of(ref.digest)
 
-        def fetch(fd: int) -> None:
-            def attempt(limit_s: float) -> None:
-                self.client.transport.download(
-                    f"/v1/entries/{ref.key}/data", fd, etag=f'"{ref.digest}"', max_bytes=ref.size_bytes,
-                    limit_s=transfer.silence_s(limit_s),
-                )  # fmt: skip
+        def attempt(fd: int, limit_s: float) -> None:
+            self.client.transport.download(
+                f"/v1/entries/{ref.key}/data", fd, etag=f'"{ref.digest}"', max_bytes=ref.size_bytes,
+                limit_s=transfer.silence_s(limit_s),
+            )  # fmt: skip
 
-            self.run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
+        def fetch(fd: int) -> None:
+            self.run(functools.partial(attempt, fd), wait_s=waits.TRANSFER_LIMIT_S)
 
         return transfer.downloaded(self._downloads, ref.digest, ref.size_bytes, fetch)
 
@@ -234,8 +234,7 @@ class Session:
 
     @property
     def spare_s(self) -> float:
-        """What commits may take beyond the time of their bytes; one more answer may be waited for all the
-        same."""
+        """What commits may take beyond the time of their bytes, so that one more answer may be waited for."""
         return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:

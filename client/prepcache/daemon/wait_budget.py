@@ -1,8 +1,7 @@
 """The wait budget: the seconds that a process may lose, in all, to a daemon that is absent, slow or hung.
 
 It is a circuit breaker. Closed: requests are sent, and what they wait for in vain is taken off the budget.
-Open (an outage): every request fails at once. Half open: a thread (heartbeat.py) asks the daemon whether it
-answers, at nobody's cost, and closes the breaker when it does.
+Open (an outage): every request fails at once, until a thread (heartbeat.py) finds that the daemon answers.
 
 Invariants:
     1. The sum of all foreground waiting that the daemon cannot account for stays below the budget. A first
@@ -74,7 +73,7 @@ class WaitBudget:
         return self._outage is not None and self.budget_s - self._spent_s >= waits.LEAST_S
 
     def left(self) -> dict[str, Any]:
-        """What a process that gets this begins with; nothing where that daemon is given up for good."""
+        """What a process that gets this begins with."""
         with self._lock:
             return {} if self._spent_s == math.inf else {name: getattr(self, name) for name in _LEFT}
 

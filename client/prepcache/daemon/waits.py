@@ -1,7 +1,4 @@
-"""How long a job waits for its daemon, and for what: one table, in seconds where the name says so.
-
-Modules read it as `waits.NAME`, so that one place changes a value for all of them.
-"""
+"""How long a job waits for its daemon, and for what: one table, in seconds where the name says so."""
 
 from __future__ import annotations
 

@@ -42,12 +42,8 @@ FOUND_AT_ONCE = 16_384
 
 
 class Distinct:
-    """The distinct item digests of a data set.
-
-    Shape:
-        digests: uint8[u, 32], distinct ones; first: int32[u], the position where each occurs first;
-        inverse: int32[n], the distinct item of each position.
-    """
+    """The distinct item digests of a data set: `digests` uint8[u, 32], `first` int32[u], the position where
+    each occurs first, and `inverse` int32[n], the distinct item of each position."""
 
     def __init__(self, digests: Array) -> None:
         digests = np.ascontiguousarray(digests, "u1").reshape(-1, DIGEST_BYTES)
@@ -92,16 +88,11 @@ class Distinct:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the samples of the distinct items lie.
+    """Where the samples of the distinct items lie."""
 
-    Shape:
-        artifact: int32[u], a slot of the catalogue or `MISSING`; row: int64[u], the first row;
-        count: int64[u], rows of an item that expands, else None (one each).
-    """
-
-    artifact: Array
-    row: Array
-    count: Array | None
+    artifact: Array  # int32[u], a slot of the catalogue or `MISSING`
+    row: Array  # int64[u], the first row
+    count: Array | None  # int64[u], rows of an item that expands, else None (one each)
 
     @classmethod
     def nowhere(cls, items: int, *, is_expanded: bool) -> Places:

@@ -58,14 +58,8 @@ class Slot:
 class RecipeIndex:
     """What is mapped of a recipe; `ArtifactSet` is one.
 
-    Args:
-        keeps_all: artifacts stay mapped though no catalogue has an item in them: the next chunk of a stream
-            may. A chunk keeps what it has found, also where that is let go.
-
-    Attributes:
-        edition: the lowest that this job looks at, and the one that it writes: NOTE [ Editions ].
-        slots: the shared artifacts that are mapped, by number.
-        catalogues: of the data set that owns it, or of a stream's chunks.
+    Where it `keeps_all`, artifacts stay mapped though no catalogue has an item in them: the next chunk of a
+    stream may. A chunk keeps what it has found, also where that is let go.
     """
 
     _stays: tuple[str, ...] = (
@@ -75,9 +69,9 @@ class RecipeIndex:
 
     def __init__(self, *, keeps_all: bool = False) -> None:
         self.keeps_all = keeps_all
-        self.edition = 0
+        self.edition = 0  # the lowest that this job looks at, and the one that it writes
         self.observed: dict[str, Sequence[Row]] = {}
-        self.slots: dict[int, Slot] = {}
+        self.slots: dict[int, Slot] = {}  # the shared artifacts that are mapped, by number
         self._is_refreshing = False
         self._number_of: dict[str, int] = {}
         """By digest. Written last: a child that was forked meanwhile maps once more what it lacks."""
@@ -108,7 +102,6 @@ class RecipeIndex:
         raise NotImplementedError
 
     def after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
         self.lock = threading.RLock()
         for catalogue in self.catalogues:
             catalogue.note_inherited()
@@ -123,7 +116,6 @@ class RecipeIndex:
 
     @property
     def items(self) -> int:
-        """One that is in two artifacts counts twice."""
         return sum(slot.artifact.items for slot in list(self.slots.values()))
 
     def next_number(self) -> int:
@@ -140,12 +132,8 @@ class RecipeIndex:
         is_own: bool = False,
     ) -> int:
         """Maps artifacts that are new to it, and has the catalogues find items in them; how many were
-        missing.
-
-        Args:
-            is_complete: these are all that the recipe has; items move out of any other (it was merged).
-            is_own: this job has just committed them, and looked at their inputs for that.
-        """
+        missing. Where these are all that the recipe has, items move out of any other, which was merged. This
+        job has just looked at the inputs of its own."""
         with self.lock:
             self.observed.update(observed or {})
             opened = self._open_new(refs, is_own=is_own)

@@ -71,8 +71,9 @@ SECTIONS = {
     "attribute": ("code", "attributes"),
     "variable": ("code", "variables"),
     "distribution": ("environment", "distributions"),
-    "setting": ("environment", "formats"),
+    "environment": ("environment", "formats"),
 }
+_ORDER = (*SECTIONS, "setting")
 """Where the parts hold inputs by name, those that say most first."""
 LISTED = (
     ("code", "mode"),
@@ -98,7 +99,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         (was, was_shown), (now, now_shown) = (one.get((section, name), _ABSENT) for one in (before, after))
         if was != now:
             found.append(_difference(section, name, was_shown, now_shown))
-    found.sort(key=lambda d: ((d.section, d.name) != _MODE, list(SECTIONS).index(d.section), d.name))
+    found.sort(key=lambda d: ((d.section, d.name) != _MODE, _ORDER.index(d.section), d.name))
     parts_of = (d for d in found if d.section in ("config", "attribute") and None not in (d.old, d.new))
     if found and (found[0].section, found[0].name) == _MODE:  # files count whole in one of the two
         found = [d for d in found if d.section != "file"]
@@ -130,7 +131,8 @@ def _inputs(parts: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, str]]:
     }
     for *path, name in (one for one in LISTED if one[0] in parts):
         value = str(mapping(parts, *path).get(name))
-        found["setting", name.replace("_", " ")] = value, value
+        section = "environment" if path == ["environment"] else "setting"
+        found[section, name.replace("_", " ")] = value, value
     return found
 
 
@@ -143,7 +145,8 @@ def nearest(
 
     def distance(one: tuple[str, list[Difference]]) -> tuple[bool, int, int]:
         is_switched = any((d.section, d.name) == _MODE for d in one[1])
-        return is_switched, sum(d.section not in ("distribution", "setting") for d in one[1]), len(one[1])
+        counted = sum(d.section not in ("distribution", "environment", "setting") for d in one[1])
+        return is_switched, counted, len(one[1])
 
     return min(all_found, key=distance, default=None)
 
@@ -160,34 +163,24 @@ NEW, SAME, CHANGED, NOT_COMPARED = "new", "same", "changed", "not compared"
 INCOMPLETE = "incomplete"
 LOOK_ALIKE = "new items, edited files and removed samples look alike: their names are not stored"
 _CUES = ("data", "code", "config", "environment", "observed")
-_CUE_OF = {"config": "config", "variable": "environment", "distribution": "environment"}
-_ENVIRONMENT_SETTINGS = ("python", "optimize", "torch default dtype", "format", "encoding", "environment")
+_CUE_OF = {"config": "config"} | dict.fromkeys(("variable", "distribution", "environment"), "environment")
 
 
-def cues(explanation: Explanation) -> list[Cue]:
+def cues(told: Explanation) -> list[Cue]:
     """A row for each kind of input. Items and observed inputs of another recipe are not compared."""
-    told = explanation
+    states, lines = dict.fromkeys(_CUES, SAME), dict[str, list[str]]()
     if told.is_partial:
-        said = {
-            "data": Cue("data", INCOMPLETE, [told.summary, LOOK_ALIKE]),
-            "observed": Cue("observed", CHANGED, [told.summary]),
-        }
-        return [said[name] if name == told.cue else Cue(name, SAME) for name in _CUES]
-    if told.was_there:
-        return [Cue(name, SAME) for name in _CUES]
-    if told.nearest is None:
-        return [Cue(name, NEW) for name in _CUES]
-    lines: dict[str, list[str]] = {}
-    for one in told.differences:
-        cue = _CUE_OF.get(one.section, "code")
-        if one.section == "setting" and one.name in _ENVIRONMENT_SETTINGS:
-            cue = "environment"
-        lines.setdefault(cue, []).append(one.line)
-    compared = [
-        Cue(name, CHANGED if name in lines else SAME, lines.get(name, ()))
-        for name in ("code", "config", "environment")
-    ]
-    return [Cue("data", NOT_COMPARED), *compared, Cue("observed", NOT_COMPARED)]
+        states |= {"data": INCOMPLETE} if told.cue == "data" else {told.cue: CHANGED}
+        lines[told.cue] = [told.summary, LOOK_ALIKE] if told.cue == "data" else [told.summary]
+    elif told.nearest is None and not told.was_there:
+        states = dict.fromkeys(_CUES, NEW)
+    elif not told.was_there:
+        states |= {"data": NOT_COMPARED, "observed": NOT_COMPARED}
+        for one in told.differences:
+            cue = _CUE_OF.get(one.section, "code")
+            states[cue] = CHANGED
+            lines.setdefault(cue, []).append(one.line)
+    return [Cue(name, states[name], lines.get(name, ())) for name in _CUES]
 
 
 def summary(found: Sequence[Difference]) -> str:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import msgspec
 
-from prepcache.protocol import SORTS
 from prepcache.protocol.wire import (
     MAX_NAME,
     Amount,
@@ -29,6 +28,7 @@ from prepcache.protocol.wire import (
 MAX_DIFFERENCES = 500  # differences that one explanation lists; the rest are counted
 MAX_FINDINGS = 1000
 PAGE_SIZE = 100
+SORTS = ("used_at", "created_at", "size_bytes", "items", "cost_s")  # members of an entry
 MAX_PAGE_SIZE = 1000  # entries in one page of a listing
 
 
@@ -142,9 +142,7 @@ Cursor = Annotated[str, text(512)]
 
 
 class EntryQuery(EntryFilter, frozen=True):
-    sort: Annotated[Text, msgspec.Meta(description=f"one of {', '.join(SORTS)}; - before it reverses")] = (
-        "-used_at"
-    )
+    sort: Text = "-used_at"
     cursor: Cursor | None = None
     limit: Limit = PAGE_SIZE
 

@@ -18,8 +18,7 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
-from prepcache.protocol import SORTS
-from prepcache.protocol.inspection import MAX_PAGE_SIZE, Entry, EntryPage, NameSums, NearestRecipe
+from prepcache.protocol.inspection import MAX_PAGE_SIZE, SORTS, Entry, EntryPage, NameSums, NearestRecipe
 from prepcache.protocol.wire import MAX_INT
 from prepcached.store import queries, scopes
 from prepcached.store.core import Core
