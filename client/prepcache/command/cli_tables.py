@@ -1,7 +1,6 @@
 """What the `prepcache` command shows to people: tables and short lists. Programs get `--json` instead.
 
-Text that came from the daemon or a store is shown as text: rich markup in a recipe's name is not obeyed,
-and control characters were refused when it was read (wire.py).
+Text that came from the daemon is shown as text: rich markup in a recipe's name is not obeyed.
 """
 
 from __future__ import annotations
@@ -52,9 +51,8 @@ def emit(value: Any, as_json: bool, show: Callable[[], None]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Rows below their headings, without the columns in which no row has anything.
-
-    Where a terminal is too narrow, names are cut and sentences go on in the next line. Numbers are whole."""
+    """Rows below their headings, without empty columns. Where a terminal is too narrow, names are cut and
+    sentences go on in the next line."""
     shown = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     cells = {name: column for name, *column in zip(columns, *rows, strict=True)}
     used = {name: cells[name] for name in columns if any(cells[name])}
@@ -300,11 +298,8 @@ def _and_more(count: int, one: str = "more", many: str = "more") -> list[Rendera
 
 
 def watch(look: Callable[[], Status], as_json: bool) -> None:
-    """Shows one look after the other, until Ctrl-C or the end of the daemon.
-
-    A terminal shows as much as it has lines for, and at the end what it showed before. Elsewhere each look is
-    printed below the one before; with `--json`, it is one line.
-    """
+    """Shows one look after the other, on a terminal in the same place, until Ctrl-C or the end of the
+    daemon."""
     status, is_drawn = look(), not as_json and sys.stdout.isatty()
     live = Live(console=Console(highlight=False), screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), live if is_drawn else contextlib.nullcontext():

@@ -72,7 +72,6 @@ class Client:
         return type(self), self._made_from, self.budget.left()
 
     def __setstate__(self, left: dict[str, Any]) -> None:
-        """A spawned process begins with what the one that started it had left, as a forked one does."""
         self.budget.begin_with(left)
 
     def __repr__(self) -> str:
@@ -135,11 +134,9 @@ class Client:
         self.close()
 
     def info(self) -> inspection.Info:
-        """Version, protocol, instance, root and limits of the daemon."""
         return self.call(inspection.Info, "GET", "/v1/info")
 
     def stats(self) -> Mapping[str, Any]:
-        """Counters, bytes, seconds saved, age of the least recently used entry."""
         return self.call(dict, "GET", "/v1/stats")
 
     def resolve(self, recipe: str, generation: int = 0) -> wire.Resolved:

@@ -4,9 +4,7 @@ outage the same thread asks whether the daemon answers, starts the user's own on
 Invariants:
     1. The thread waits on its own time, and says and raises nothing: a job must not notice it.
     2. What is to be told is kept until a beat that told it was answered.
-    3. An answer puts holds on all that it names. Drops that are told meanwhile may undo one: that
-       artifact may be evicted while it is read, and stays mapped.
-    4. An outage ends only when the daemon has answered within `PROMPT_S`.
+    3. An outage ends only when the daemon has answered within `PROMPT_S`.
 
 Locking: `_lock` guards the sets; callbacks and requests run without it.
 """

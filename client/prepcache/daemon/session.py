@@ -81,7 +81,6 @@ class Session:
         self._closes_at: float | None = None
 
     def after_fork(self) -> None:
-        """A data set in a child still has its parent's session in hand: it becomes the child's own."""
         atexit.unregister(self.close)
         self._begin()
         self.heartbeat.after_fork()
@@ -259,10 +258,9 @@ class Session:
         return self.heartbeat.tells != tells
 
     def listen(self, one: Any) -> None:
-        """Has these methods of `one` called, as far as it has them, as long as it is there:
-        `on_removed(digests)` when maps must be let go, `on_beat()` after each beat, `on_return()` after an
-        outage, `on_reopened()` when another session holds nothing yet, and `on_close()` at the end of the
-        process."""
+        """Has the methods of `one` called, as long as it is there: `on_removed(digests)` when maps must be
+        let go, `on_beat()`, `on_return()` after an outage, `on_reopened()` when another session holds nothing
+        yet, and `on_close()` at the end of the process."""
         if self.client.mode is not Mode.OFF:
             self._listeners.add(one)
             self._close_at_exit()
@@ -318,7 +316,6 @@ class Session:
             self._opening.release()
 
     def _budget_here(self) -> WaitBudget:
-        """The job's budget, or the own time of this thread."""
         if self.heartbeat.is_me:
             return OwnTime(waits.REOPEN_S)
         own_s = 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage

@@ -73,7 +73,7 @@ class WaitBudget:
         return self._outage is not None and self.budget_s - self._spent_s >= waits.LEAST_S
 
     def left(self) -> dict[str, Any]:
-        """What a process that gets this begins with."""
+        """What a spawned process begins with, as a forked one does."""
         with self._lock:
             return {} if self._spent_s == math.inf else {name: getattr(self, name) for name in _LEFT}
 

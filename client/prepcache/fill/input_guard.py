@@ -102,4 +102,5 @@ class Originals:
             self._altered.update(indices)
             return
         pairs = zip(indices, digests, strict=True)
-        self._altered.update(index for index, digest in pairs if digest != self._distinct.digest(index))
+        own = self._distinct.digests
+        self._altered.update(index for index, digest in pairs if digest != bytes(own[index]))

@@ -234,7 +234,7 @@ class Collected:
     def add(self, part: Part, held: HeldLease | None) -> None:
         """Takes an item, or the next part of it. An interrupt drops what was collected: columns may have half
         of it."""
-        digest = self._task.catalogue.distinct.digest(part.index)
+        digest = bytes(self._task.catalogue.distinct.digests[part.index])
         try:
             self.cost_s += part.cost_s
             if digest in self._cover:

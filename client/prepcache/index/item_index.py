@@ -64,9 +64,6 @@ class Distinct:
     def __len__(self) -> int:
         return len(self.first)
 
-    def digest(self, index: int) -> bytes:
-        return bytes(self.digests[index])
-
     def find(self, table: Array) -> Array:
         """The distinct item of each row of an item table, or `MISSING`: uint8[m, 32] -> int32[m]."""
         found = np.full(len(table), MISSING, "i4")
@@ -147,7 +144,7 @@ class Catalogue:
 
     def note_inherited(self) -> None:
         """What is there now came from the process that started this one."""
-        self._inherited = self.index.next_number()
+        self._inherited = next(self.index.numbers)
 
     @property
     def is_known_to_parent(self) -> bool:
@@ -210,7 +207,7 @@ class Catalogue:
         with self.index.lock:
             places = self.places.copy()
             slot, is_stale = Slot(file.artifact, None, file), np.zeros(len(places.artifact), "?")
-            self._place(places, self.index.next_number(), slot, *self._found_in(slot), is_stale)
+            self._place(places, next(self.index.numbers), slot, *self._found_in(slot), is_stale)
             self._publish(places)
 
     def lose(self, numbers: Collection[int]) -> int:

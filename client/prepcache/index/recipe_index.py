@@ -63,7 +63,7 @@ class RecipeIndex:
     """
 
     _stays: tuple[str, ...] = (
-        "lock", "slots", "catalogues", "_numbers", "_own_verdicts", "_sorted", "_is_sorted"
+        "lock", "slots", "catalogues", "numbers", "_own_verdicts", "_sorted", "_is_sorted"
     )  # fmt: skip
     """What another process is not sent."""
 
@@ -79,7 +79,7 @@ class RecipeIndex:
 
     def _set_up(self, first: int) -> None:
         self.lock = threading.RLock()
-        self._numbers = itertools.count(first)
+        self.numbers = itertools.count(first)
         self._own_verdicts: Verdicts = {}
         self.catalogues: Living[Catalogue] = Living()
         self._sorted: tuple[Array, Array, Array] = np.empty(0, "<u8"), np.empty(0, "i8"), np.empty(0, "i4")
@@ -89,7 +89,7 @@ class RecipeIndex:
     def __getstate__(self) -> dict[str, Any]:
         kept = {number: slot.address() for number, slot in list(self.slots.items())}
         sent = {name: value for name, value in self.__dict__.items() if name not in self._stays}
-        return sent | {"kept": kept, "first": next(self._numbers)}
+        return sent | {"kept": kept, "first": next(self.numbers)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         kept, first = state.pop("kept"), state.pop("first")
@@ -118,9 +118,6 @@ class RecipeIndex:
     def items(self) -> int:
         return sum(slot.artifact.items for slot in list(self.slots.values()))
 
-    def next_number(self) -> int:
-        return next(self._numbers)
-
     # -- artifacts that come and go
 
     def take_in(
@@ -139,7 +136,7 @@ class RecipeIndex:
             opened = self._open_new(refs, is_own=is_own)
             names = {ref.digest for ref in refs}
             stale = {n for digest, n in self._number_of.items() if is_complete and digest not in names}
-            new = {self.next_number(): slot for slot in opened}
+            new = {next(self.numbers): slot for slot in opened}
             self.slots.update(new)
             found = sum(catalogue.take_in(new, stale) for catalogue in self.catalogues)
             self._number_of.update({slot.ref.digest: number for number, slot in new.items() if slot.ref})

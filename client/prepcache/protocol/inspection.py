@@ -142,7 +142,7 @@ Cursor = Annotated[str, text(512)]
 
 
 class EntryQuery(EntryFilter, frozen=True):
-    sort: Text = "-used_at"
+    sort: Annotated[Text, msgspec.Meta(description=f"one of {', '.join(SORTS)}; - reverses it")] = "-used_at"
     cursor: Cursor | None = None
     limit: Limit = PAGE_SIZE
 
