@@ -115,10 +115,6 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
     return _Pack(_axes(leaves)) if samples is None else _PACK(samples)
 
 
-def _leaf_text(path: Iterable[str]) -> str:
-    return f"leaf {'.'.join(path)!r}"
-
-
 def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:
     if leaves is None:
         return None
@@ -163,7 +159,7 @@ class _Collate(TakesBatches):
 
         if len(rows) != count:
             raise RuntimeError(
-                f"{_leaf_text(path)} is in {len(rows)} of {count} samples: only tensors and arrays are "
+                f"leaf {'.'.join(path)!r} is in {len(rows)} of {count} samples: only tensors and arrays are "
                 "padded or packed, so return numpy.array(x) or torch.tensor(x) instead of a list"
             )
         first, axis = rows[0], None
@@ -177,7 +173,7 @@ class _Collate(TakesBatches):
             return 0 if ndim == 1 else None
         axis = self.axes.get(".".join(path))
         if axis is not None and not -ndim <= axis < ndim:
-            raise ValueError(f"{_leaf_text(path)} has {ndim} axes, but leaves= names its axis {axis}")
+            raise ValueError(f"leaf {'.'.join(path)!r} has {ndim} axes, but leaves= names its axis {axis}")
         return axis
 
     def _column(self, table: Table, number: int, path: tuple[str, ...]) -> CollateBatch:
@@ -211,7 +207,7 @@ class _Collate(TakesBatches):
         tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
         if len({(tensor.dtype, tensor.shape[1:]) for tensor in tensors}) > 1:
             raise RuntimeError(
-                f"rows of {_leaf_text(path)} differ in dtype, or along another axis than {axis}"
+                f"rows of leaf {'.'.join(path)!r} differ in dtype, or along another axis than {axis}"
             )
         return self.tensors(tensors, axis)
 

@@ -1,11 +1,9 @@
 """Options of a data set: their types and checks, and what `prepcache fill` changes.
 
 Invariants:
-    1. An `OpeningMode` applies to the whole process, which is the command's: a script may open its data sets
-       in a thread of its own.
-    2. It applies to the user's data sets. `cached()` and streams are prepared whole, since the script needs
-       what they give to name its items.
-    3. A data set whose samples are the items of another one is prepared whole when these are read.
+    1. An `OpeningMode` applies to the whole process, which is the command's, and to the user's data sets.
+    2. `cached()`, streams, and data sets whose samples are the items of others are prepared whole: the script
+       needs what they give to name its items.
 """
 
 from __future__ import annotations
@@ -145,10 +143,8 @@ def refuse_unordered(items: Any) -> None:
 def sequence_of(items: Any) -> Sequence[Any]:
     """The items by position. A list is copied: its owner may change it; pandas' `series[i]` is by label."""
     refuse_unordered(items)
-    is_sequence = hasattr(items, "__getitem__") and hasattr(items, "__len__")
-    return (
-        items if is_sequence and not isinstance(items, list) and not hasattr(items, "iloc") else list(items)
-    )
+    is_kept = hasattr(items, "__getitem__") and hasattr(items, "__len__") and not hasattr(items, "iloc")
+    return items if is_kept and not isinstance(items, list) else list(items)
 
 
 @dataclass(frozen=True)

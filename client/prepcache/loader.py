@@ -8,14 +8,9 @@ Invariants:
        forked process, where the thread is not, nor is anything of a GPU freed there, which would abort it.
     4. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
        epoch's thread waits for: nobody waits for that longer than `LEAVE_S`, and no such thread for another.
-
-Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch. CUDA's get
-copies on a stream beside the consumer's, from pinned buffers:
-    5. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then.
-    6. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
-       batch's device memory is not given to others before the consumer's stream is done with it.
-    7. All copies of a loader go to one device: the one that was current when it was made, where `device`
-       has no number.
+    5. A CUDA device gets copies from pinned buffers, on a stream beside the consumer's. A buffer is held
+       until its copy has ended (`_in_flight`). The consumer's stream waits for the copy, and the batch's
+       memory is not given to others before that stream is done with it.
 """
 
 from __future__ import annotations
@@ -139,11 +134,10 @@ class Loader:
             raise TypeError(f"a prepcache.Loader takes no {next(iter(others))}=: {_INSTEAD}")
         if operator.index(batch_size) < 1:
             raise ValueError(f"batch_size must be positive, not {batch_size}")
-        if isinstance(dataset, torch.utils.data.IterableDataset):
-            name = type(dataset).__name__
-            raise TypeError(f"a Loader reads samples by position: pass this {name} to torch's DataLoader")
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise TypeError(f"a Loader takes a map-style data set, not {type(dataset).__name__}")
+        is_map_style = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not is_map_style or isinstance(dataset, torch.utils.data.IterableDataset):
+            instead = "use torch's DataLoader for a stream"
+            raise TypeError(f"a Loader takes a map-style data set, not {type(dataset).__name__}: {instead}")
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -155,9 +149,6 @@ class Loader:
         self._pool = Pool(2 * KEPT_BLOCKS) if self._copier is None else self._copier.pool
         if self._copier is None:
             torch.empty(0, device=self._device)  # a missing one is an error here
-
-    def __repr__(self) -> str:
-        return f"<Loader {type(self.dataset).__name__} batch_size={self.batch_size} batches={len(self)}>"
 
     def __len__(self) -> int:
         """Batches of an epoch."""

@@ -12,9 +12,9 @@ from support.golden_artifacts import GOLDEN, OBSERVED
 HERE = Path(__file__).parent
 
 DIGESTS = {
-    "dense": "7b26179c44ed0c4e2188d0204f8936ee170be9f24ebc82dc551522112b7344a7",
-    "ragged": "387edd0387b8b95272471e80b94a88773e336f3ebbd7d805b5a7c7bfb6652fae",
-    "mixed": "7369267b08af80f2d72b1cce006574bbc5b92ff1246e1fb143bdc1c827bc4136",
+    "dense": "f79f3c2a40dd7c2ac1f3aeade3e40192ecc77a3d5479e3dce0c38cedb4d4604d",
+    "ragged": "b4bc09a1204d7f8e877c357658f20b69f436b87411bebfb0ab85715d5d1a2ea3",
+    "mixed": "3491c59794ad46ac20beb8d0b23c59f33b57086849b59a7c84b7d44a048596d8",
 }
 
 

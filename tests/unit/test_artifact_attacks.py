@@ -134,15 +134,15 @@ def test_json_bombs(path, text):
     refused(path)
 
 
-@pytest.mark.parametrize("name", ["n", "__metadata__", "rows"])
+@pytest.mark.parametrize("name", ["n", "__metadata__", "items"])
 def test_a_name_that_stands_twice(path, name):
     """Parsers disagree about which of two members counts: a header or document that has both is refused."""
     raw = path.read_bytes()
     text = raw[8 : 8 + int.from_bytes(raw[:8], "little")].rstrip()
-    if name == "rows":
+    if name == "items":
         header = json.loads(text)
         document = header["__metadata__"]["document"]
-        header["__metadata__"]["document"] = document[:-1] + f',"rows":{json.loads(document)["rows"]}}}'
+        header["__metadata__"]["document"] = document[:-1] + f',"items":{json.loads(document)["items"]}}}'
         text = json.dumps(header, separators=(",", ":")).encode()
     else:
         member = json.dumps(json.loads(text)[name], separators=(",", ":"))
@@ -405,7 +405,6 @@ def test_tables_that_lie(path, attack):
 
 def test_more_rows_than_the_only_group_has(tmp_path):
     write(tmp_path / "a", SAMPLES[:2])
-    rewrite(tmp_path / "a", lambda _, document: document.update(rows=3))
     patch_tensor(tmp_path / "a", "_items.row_count", np.array([1, 2]))
     refused(tmp_path / "a")
 

@@ -57,9 +57,7 @@ class Files:
         with open(self.folder / name, "w+b") as file:
             written = writer.write(file.fileno(), producer={})
             size_bytes = os.fstat(file.fileno()).st_size
-        return wire.ArtifactRef(
-            written.key, name, size_bytes, written.items, written.rows, written.cost_s, (), edition
-        )
+        return wire.ArtifactRef(written.key, name, size_bytes, written.items, written.rows, 1.0, (), edition)
 
     def open(self, ref: wire.ArtifactRef) -> Any:
         return open_or_miss(ref, lambda ref: self.folder / ref.digest, RECIPE)

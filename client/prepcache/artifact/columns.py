@@ -1,12 +1,9 @@
 """Leaves and columns: what one leaf of a sample is, and how its column lies in a safetensors file.
 
 Invariants:
-    1. A leaf comes back as what it was, to the bit. What no numpy dtype can name (bfloat16, float8) is held
-       as integers of the same size.
-    2. complex128, which no safetensors dtype can name, is stored as `U8` with one more axis: the bytes of an
-       element.
-    3. Arrays hold numbers and booleans of the sizes that torch has, too. Big-endian ones come back native,
-       equal in value.
+    1. A leaf comes back as what it was, to the bit; big-endian arrays come back native, equal in value.
+    2. What no numpy dtype can name (bfloat16, float8) is held as integers of the same size; complex128, which
+       no safetensors dtype can name, as `U8` with one more axis: the bytes of an element.
 """
 
 from __future__ import annotations

@@ -124,12 +124,14 @@ class Document:
     recipe: RecipeDigest
     key: Key
     items: Count
-    rows: Count
-    cost_s: float
     producer: dict[str, str | int | float]
     observed: str = field(repr=False)
     edition: Count
     groups: Annotated[tuple[GroupSpec, ...], Meta(max_length=MAX_GROUPS)]
+
+    @property
+    def rows(self) -> int:
+        return sum(group.rows for group in self.groups)
 
 
 msgspec.json.Decoder(Document)  # as `be_known` in protocol/wire.py
@@ -155,6 +157,10 @@ class Header(Document):
     first_row: Array
     row_count: Array
     item_cost: Array
+
+    @property
+    def cost_s(self) -> float:
+        return float(self.item_cost.sum())
 
     @property
     def inputs(self) -> list[dict[str, str]]:
@@ -252,8 +258,6 @@ def _parse(raw: bytes) -> Document:
             f"artifact format {str(strings.get('version'))[:20]!r}; this prepcache reads {FORMAT_VERSION}"
         )
     document = msgspec.convert(json.loads(strings["document"]), Document)
-    if sum(group.rows for group in document.groups) != document.rows:
-        raise ValueError("the groups' rows do not add up")
     if not is_hex64(document.recipe):
         raise ValueError("the recipe must be 64 hex digits")
     for group in document.groups:
@@ -336,8 +340,7 @@ def _read(fd: int, spans: dict[str, Span], document: Document, size: int) -> Hea
         raise ValueError("a cost is negative, not a number, or over 30 years")
     if entry_key(recipe, digests.tobytes()) != document.key:
         raise ValueError("the key does not match the recipe and items")
-    said = vars(document) | {"cost_s": float(costs.sum())}
-    return Header(**said, spans=spans, size_bytes=size, item_digests=digests, first_row=first_row,
+    return Header(**vars(document), spans=spans, size_bytes=size, item_digests=digests, first_row=first_row,
                   row_count=counts, item_cost=costs)  # fmt: skip
 
 

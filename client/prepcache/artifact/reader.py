@@ -69,8 +69,7 @@ class Column:
     """One leaf of every sample of a group, mapped.
 
     Shape:
-        values: dense `[n, ...]`; ragged, and of `str` and `bytes`, end to end; `[n, 0]` for None. Their
-            dtype is the leaf's numpy dtype, or the unsigned word that stands for it.
+        values: dense `[n, ...]`; ragged, and of `str` and `bytes`, end to end; `[n, 0]` for None.
         offsets: `int64[n + 1]` into `values` if ragged; shapes: `int64[n, ndim]` if ragged, from two axes on.
     """
 
@@ -96,8 +95,6 @@ class Artifact:
     Shape:
         item_digests: uint8[items, 32], in row order; first_row, row_count: int64[items];
         item_cost: float64[items], in seconds.
-
-    Thread-safe: what is made later (samplers, at first use) is the same whoever makes it.
     """
 
     def __init__(self, header: Header, base: Array, path: str | None) -> None:
@@ -123,8 +120,8 @@ class Artifact:
 
     def sample(self, row: int) -> Any:
         """A copy of the sample of a row."""
-        if not 0 <= row < self.header.rows:
-            raise IndexError(f"row {row} is out of range for {self.header.rows} rows")
+        if not 0 <= row < self.rows:
+            raise IndexError(f"row {row} is out of range for {self.rows} rows")
         group = 0
         if self.row_group is not None and self.row_index is not None:
             group, row = int(self.row_group[row]), int(self.row_index[row])

@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from array import array
@@ -165,11 +164,9 @@ class Writer:
         """
         names: set[str] = set()
         groups = [group.spec(names) for group in self._groups.values()]
-        digests, cost_s = bytes(self._digests), math.fsum(self._costs)
-        document = Document(
-            self.recipe, entry_key(self.recipe, digests), self.items, self.rows, cost_s, producer,
-            pack_observed(observed), self.edition, tuple(groups),
-        )  # fmt: skip
+        digests, seen = bytes(self._digests), pack_observed(observed)
+        key = entry_key(self.recipe, digests)
+        document = Document(self.recipe, key, self.items, producer, seen, self.edition, tuple(groups))
         head, spans = encode(document)
         tensors = iter([
             *([one] for one in (digests, self._row_counts, self._costs)),

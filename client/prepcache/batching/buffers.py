@@ -3,11 +3,11 @@
 Invariants:
     1. A block is handed out only while nothing but the pool refers to it. Whatever can reach its memory
        holds a reference to the block itself, because the block owns its memory; so its reference count tells.
-    2. The count is read, and the block handed out, under one lock: never twice.
-    3. A pool keeps a bounded number of blocks, and forgets the one that it handed out longest ago.
-    4. Where reference counts are not exact (an interpreter without the GIL), nothing is recycled.
-    5. A forked child starts with an empty pool: its lock may have been held at the fork.
-    6. Of the free blocks the one handed out last goes first: its bytes are the likeliest to be in a cache.
+    2. The count is read, and the block handed out, under one lock. Where counts are not exact (an interpreter
+       without the GIL), nothing is recycled.
+    3. Of the free blocks the one handed out last goes first, whose bytes are the likeliest to be in a cache;
+       the one handed out longest ago is forgotten first.
+    4. A forked child starts with an empty pool: its lock may have been held at the fork.
 
 NOTE [ Aliases ]
     A processor takes a load for one of the bytes that were just stored if their addresses agree in the last

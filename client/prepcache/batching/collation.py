@@ -9,15 +9,11 @@ Invariants:
     1. The result equals torch's. A column whose collation is not known to be a plain stack is left to
        torch's own code, and so is every batch if its table of functions holds one that is not torch's.
     2. Only torch's own fetcher and `Loader` are given a `Batch`, where its collate function takes one, and
-       then a `ByIndex`, which the fetcher hands on to the queue: the user's code never sees either. What it
-       collates, or looks at before, are lists of samples, which travel as bytes, in shared memory.
+       then a `ByIndex`, which the fetcher hands on to the queue. The user's code sees lists of samples, which
+       travel as bytes, in shared memory.
     3. A `ByIndex` names only a data set that the job has: the DataLoader's `dataset`, or one that this is a
-       `Subset` of, which this worker did not open. All its rows are in artifacts that the job has, or finds
-       by asking the daemon.
+       `Subset` of, which this worker did not open. The job has its rows, or finds them by asking the daemon.
     4. What fails in the job fails in the turn of its batch, as what fails in a worker does.
-
-What can be decided once for a table is decided in `Collation`: between two batches all Python runs from cold
-memory.
 
 Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
 """

@@ -8,10 +8,9 @@ the parts of one table; a row is named by its number, which is counted through a
 
 Invariants:
     1. At most 24 bytes a sample are kept, in arrays.
-    2. A gather only reads the artifacts; its result is memory of its own.
-    3. Torch's `collate` looks at `batch[0]` to choose how to collate; all others iterate over a `Batch`, and
+    2. Torch's `collate` looks at `batch[0]` to choose how to collate; all others iterate over a `Batch`, and
        see its samples. Only what collates by columns is given one: see `as_asked` in collation.py.
-    4. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
+    3. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
        mode of `take` that copies once) never clips.
 """
 

@@ -18,9 +18,7 @@ Invariants:
     1. Nothing is read or copied to make a window but columns of less than MAPPED_BYTES an artifact.
     2. A window owns its addresses, not the artifacts'; it stays valid when their maps are gone.
     3. A window is read-only. Reading a row in a gap may crash: row numbers come from `first_numbers` only.
-    4. Whatever the kernel refuses (maps, addresses, another kernel than Linux) is answered by None, and
-       the caller gathers row by row.
-    5. What is gathered is memory of its own. Which way is taken is a matter of sizes alone.
+    4. Where the kernel refuses (maps, addresses, another kernel than Linux), rows are gathered one by one.
 
 Source: mremap(2): an old size of zero on a shared mapping makes a second mapping of the same pages.
 """
@@ -269,11 +267,7 @@ def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
 
 
 def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
-    """Lays columns side by side: row i of part p is row `first[p] + i`. None where that cannot be done.
-
-    Args:
-        parts: C-contiguous `[rows, ...]` views of read-only, shared file maps, of one dtype and row shape.
-    """
+    """Lays columns of shared file maps side by side: row i of part p is row `first[p] + i`; or None."""
     if len(parts) == 1:
         return parts[0]
     row_bytes = _row_bytes(parts[0])
@@ -292,11 +286,7 @@ def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
 
 
 def _laid(parts: Sequence[Array], first: Numbers, *, is_copied: bool) -> Array:
-    """Parts where their numbers say, in a range of addresses; else only those under MAPPED_BYTES are copied.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Parts where their numbers say; without `is_copied` those of MAPPED_BYTES are mapped. Raises OSError."""
     row_bytes = _row_bytes(parts[0])
     size_bytes = int(first[-1]) * row_bytes
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
