@@ -26,7 +26,7 @@ from prepcache.command import cli_tables, fill_commands
 from prepcache.command.cli_tables import AsJson, emit
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client, Filters
-from prepcache.daemon.launcher import Launcher, barred
+from prepcache.daemon.launcher import Launcher
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.protocol import inspection, status_text
 from prepcache.protocol.inspection import SORTS
@@ -369,10 +369,8 @@ def _client(*, is_starting: bool = True) -> Client:
     if isinstance(own := client.endpoint, Launcher):
         if not is_starting and not own.is_listening:
             raise own.not_running()
-        starts = f"starting the daemon of {own.root}; it stops when idle"
-        for line in (barred(), starts if own.has_store and not own.is_listening else ""):
-            if line:
-                typer.echo(f"prepcache: {line}", err=True)
+        if own.has_store and not own.is_listening:
+            typer.echo(f"prepcache: starting the daemon of {own.root}; it stops when idle", err=True)
     return client
 
 

@@ -213,7 +213,7 @@ def _beat(session: Session, header: str) -> None:
         # It restarts, or is gone: the foreground finds out, on its budget. But that of a job which only
         # starts workers does not ask, and each of them would find out again.
         if error.data.get("why") == "absent" or time.monotonic() - began > waits.BUDGET_S:
-            session.give_up_for_now(error.message)
+            session.give_up(error.message, is_final=False)
     except PrepcacheError:
         pass
 

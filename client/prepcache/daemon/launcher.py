@@ -74,14 +74,8 @@ def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Endpoi
     return Launcher(own_root(environ), environ)
 
 
-def barred() -> str:
-    """Why the system service, which is there, is not asked: its socket is not ours to use. Else nothing."""
-    if not SYSTEM_SOCKET.exists() or os.access(SYSTEM_SOCKET, os.W_OK):
-        return ""
-    return f"the system service at {SYSTEM_SOCKET} is not used, but your own daemon: {open_to(SYSTEM_SOCKET)}"
-
-
 def open_to(socket: Path) -> str:
+    """Who may connect, for one who may not."""
     import grp
 
     group = "that may enter its folder"

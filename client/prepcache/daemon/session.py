@@ -142,7 +142,7 @@ class Session:
         if answer.is_declined and self._makes_way(tells):
             answer = self.run(ask, wait_s=wait_s, acts=True)
         if lie := answer.lie(len(run) // 32, want):
-            raise self._give_up(f"the daemon's answer is invalid: {lie}")
+            raise self.give_up(f"the daemon's answer is invalid: {lie}")
         return answer
 
     def staging(self) -> Path | None:
@@ -308,7 +308,7 @@ class Session:
             return header
         if not self._budget_here().acquire(self._opening):
             why = "another thread of this job opens its session, and the daemon does not answer"
-            raise self._give_up(why, is_final=False)
+            raise self.give_up(why, is_final=False)
         try:
             header = self.header
             return header if header is not None and header != forgotten else self._opened()
@@ -327,15 +327,15 @@ class Session:
             answer = self.run(self._call("POST", "/v1/sessions", wire.SessionAnswer, asked))
             if answer.protocol != wire.PROTOCOL:
                 told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
-                raise self._give_up(f"the daemon's answer is invalid: {told}")
+                raise self.give_up(f"the daemon's answer is invalid: {told}")
             override = self.client.settings.folder
             self._shared = transfer.SharedFolder.find(override, answer.root, answer.staging, answer.instance)
             self.heartbeat.start(answer.beat_s)
         except (RequestError, StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
-            raise self._give_up(error.message) from error
+            raise self.give_up(error.message) from error
         except RuntimeError as error:  # there are too many threads, or the process ends
-            raise self._give_up(f"its session cannot be kept alive: {error}") from error
+            raise self.give_up(f"its session cannot be kept alive: {error}") from error
         self._answer = answer
         self._close_at_exit()
         return wire.session_header(answer.session, answer.token)
@@ -371,7 +371,7 @@ class Session:
             try:
                 return self._budget_here().run(url, call, wait_s=wait_s, start=start, excuse=self._starts)
             except ProtocolMismatch as error:
-                raise self._give_up(error.message) from error
+                raise self.give_up(error.message) from error
             except DaemonUnreachable:
                 if self.is_away:
                     self.heartbeat.look()
@@ -382,13 +382,13 @@ class Session:
                 if is_repeated:  # one that never knows its sessions is given up in the end
                     self.budget.charge(waits.FREE_S)
                     why = "the daemon does not know a session that it has just opened"
-                    raise self._give_up(why, is_final=False) from error
+                    raise self.give_up(why, is_final=False) from error
             self.reopen(header)
             is_repeated = True
 
     # Outages.
 
-    def _give_up(self, why: str, *, is_final: bool = True) -> DaemonUnreachable:
+    def give_up(self, why: str, *, is_final: bool = True) -> DaemonUnreachable:
         error = self.budget.give_up(self.client.url, why, is_final=is_final)
         self.heartbeat.look()
         return error
@@ -396,16 +396,11 @@ class Session:
     def _starts(self) -> str:
         return "the daemon is starting" if self.client.endpoint.is_starting else ""
 
-    def give_up_for_now(self, why: str) -> None:
-        """Begins an outage, if there is none: a thread waited on its own time, in vain."""
-        if not self.is_gone:
-            self._give_up(why, is_final=False)
-
     def start_again(self) -> None:
         try:
             self.client.start()
         except DaemonUnreachable as error:
-            self._give_up(error.message)
+            self.give_up(error.message)
 
     def come_back(self) -> None:
         warned, again = self.budget.warned, " again" if self.budget.has_met else ""

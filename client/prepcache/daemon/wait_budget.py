@@ -104,11 +104,12 @@ class WaitBudget:
         self, url: str, why: str, *, is_final: bool = True, is_quiet: bool = False
     ) -> DaemonUnreachable:
         with self._lock:
-            if self._outage is None or is_final:
+            is_news = self._outage is None or is_final
+            if is_news:
                 self._outage = why
             if is_final:
                 self._spent_s = math.inf
-        if not is_quiet:
+        if is_news and not is_quiet:
             self.warn(url, why, GOES_ON if is_final else UNTIL_IT_ANSWERS)
         return DaemonUnreachable(why, url=url, why="gone")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 # What a job may lose: wait_budget.py
-
 BUDGET_S = 5.0  # promise 2: a job loses at most this to its daemon
 FIRST_SHARE = 0.6
 """How much of the budget a first outage may cost: a restart takes two seconds, on a busy machine three."""
@@ -15,31 +14,26 @@ STALL_S = 1.0
 RETRY_S = 0.1  # the pause before a failed request is repeated
 
 # How long one request may take: client.py
-
 CALL_S = 10.0  # A call of `Client`, for a person
 VERIFY_S = 24 * 3600.0  # verifying reads every byte of the store; somebody asked for that and watches
 
 # In an outage: heartbeat.py
-
 LOOK_S = 0.2  # the pause before the daemon is looked for again
 PROMPT_S = 1.0  # limit of a health check, after which an outage is over
 
 # At the end of a process: session.py
-
 CLOSE_S = 0.5  # the goodbye at exit: the daemon sees the end of the process anyway
 HANDOVER_S = 10.0
 """What a process at its end gives a daemon that starts, to take what it has not committed; in all."""
 ALIVE_S = 0.5  # how often it looks whether the daemon lives
 
 # The beat: heartbeat.py
-
 BEAT_LIMIT_S = 10.0  # one beat; it waits on its own time
 REOPEN_S = 2.0  # for opening a session in place of a forgotten one; the foreground may have to wait for that
 BEAT_SHORTEST_S = 0.05
 BEAT_LONGEST_S = 30.0  # between these is the pause that a daemon may ask for
 
 # Bytes to the daemon and from it: transfer.py, http.py
-
 COMMITTER_S = 5.0
 """What a thread that commits may wait for a daemon that does not answer; nobody else waits for it."""
 TRANSFER_LIMIT_S = 600.0  # A transfer takes no longer
@@ -54,14 +48,12 @@ MAX_IDLE_S = 4.0
 """Shorter than servers keep idle connections (uvicorn: 5 s): one that is just being closed costs a retry."""
 
 # The daemon on demand: launcher.py
-
 STARTING_S = 30.0
 """A daemon that was started longer ago and does not answer is not starting any more: it hangs."""
 FAILED_START_S = 15.0
 """A daemon that ended so soon after its start, with an error in its log, is not started again."""
 
 # How long a commit is waited for: fill/commit.py
-
 SPARE_S = 2.5  # what commits may take beyond their bytes: a sync waits for others' writes
 COMMIT_BYTES_PER_S = 32 << 20
 """The speed at which a commit's bytes are waited for: a slow disk that others use, too."""

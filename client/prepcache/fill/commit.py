@@ -274,7 +274,7 @@ class Committer:
         except DaemonUnreachable as error:
             self._postpone(batch, error.message)
             # A thread has waited, on its own time, or the end of a process for all its data sets.
-            artifacts.session.give_up_for_now(error.message)
+            artifacts.session.give_up(error.message, is_final=False)
             return False
         except (PrepcacheError, OSError) as error:
             if isinstance(error, StoreError) and not batch.has_failed:

@@ -71,15 +71,10 @@ class Distinct:
             own = self.digests.view("<u8")
             for start in range(0, len(table), FOUND_AT_ONCE):
                 words = np.ascontiguousarray(table[start : start + FOUND_AT_ONCE]).view("<u8")
-                found[start : start + FOUND_AT_ONCE] = self._find(own, words)
-        return found
-
-    def _find(self, own: Array, words: Array) -> Array:
-        query, at = matches(self._prefix, words[:, 0])
-        candidate = self._of[at]
-        is_equal = (own[candidate] == words[query]).all(axis=1)
-        found = np.full(len(words), MISSING, "i4")
-        found[query[is_equal]] = candidate[is_equal]
+                query, at = matches(self._prefix, words[:, 0])
+                candidate = self._of[at]
+                is_equal = (own[candidate] == words[query]).all(axis=1)
+                found[start + query[is_equal]] = candidate[is_equal]
         return found
 
 

@@ -234,10 +234,7 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe
     try:
         mapped = artifact.open(path_of(ref), size_bytes=ref.size_bytes)
         if (mapped.recipe, mapped.key) != (recipe, ref.key):
-            raise ArtifactError(
-                f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, not {ref.key[:12]} of "
-                f"{recipe[:12]}"
-            )
+            raise ArtifactError(f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}")
         if mapped.header.observed and not ref.observed:
             raise ArtifactError("the answer lacks its observed inputs")
         return mapped
