@@ -28,8 +28,7 @@ from prepcache.protocol.units import age_text, count_text, printable, size_text,
 from prepcache.protocol.wire import Message
 
 INPUTS_SHOWN = 20  # of the inputs of each kind that an entry observed; there may be a hundred thousand
-KEY_DIGITS = 12
-"""Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
+KEY_DIGITS = 12  # as jobs print; commands take any such beginning
 MOST_WIDTH = 10_000
 UPDATE_S = 1.0
 

@@ -29,10 +29,8 @@ from prepcache.errors import ArtifactError
 
 UPLOAD_BYTES = 1 << 20
 MAX_INSTANCE_BYTES = 256
-KEEP_DOWNLOADS_S = 24 * 3600.0
-"""A download that no job opened for so long is removed; a job that has it mapped keeps it."""
-FREE_SHARE = 20
-"""One part in so many of a filesystem stays free of downloads: jobs write their checkpoints there, too."""
+KEEP_DOWNLOADS_S = 24 * 3600.0  # for so long after a job opened it
+FREE_SHARE = 20  # one part in so many of a filesystem stays free: jobs write their checkpoints there, too
 _ELSE = "set XDG_CACHE_HOME to another folder"
 
 

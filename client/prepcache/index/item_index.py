@@ -37,8 +37,7 @@ Array = NDArray[Any]
 BLOCK_BYTES = 256 << 10
 BLOCK_ROWS = 64  # with 64 rows a sample takes half the time that it takes by itself; with 256 little less
 MISSING = -1
-FOUND_AT_ONCE = 16_384
-"""Looked for together: enough to be sorted, little enough that what that takes is small."""
+FOUND_AT_ONCE = 16_384  # looked for together: sorted, and what that takes is small
 
 
 class Distinct:

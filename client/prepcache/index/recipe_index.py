@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("prepcache")
 
 Observed = Mapping[str, Sequence[Row]]  # chunks of observed inputs by name
-Verdicts = dict[str, tuple[str, str] | None]
-"""Of each chunk that was looked at, the first input that is not what it was, and what became of it."""
+Verdicts = dict[str, tuple[str, str] | None]  # of each chunk, the first input that changed, and to what
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from prepcache.protocol.inspection import Difference, Explanation
 from prepcache.protocol.units import shortened
 
-LINE_CHARS = 100
-"""Characters of differences that the line at open shows, after the first one, before it counts the rest."""
+LINE_CHARS = 100  # of differences on the line at open, after the first one; the rest is counted
 SHOWN_CHARS = 1000  # characters of a name or value in a difference; its line has fewer
 
 SECRET = "secret"  # what parts show in the place of a value whose name looks secret
@@ -73,8 +72,8 @@ SECTIONS = {
     "distribution": ("environment", "distributions"),
     "environment": ("environment", "formats"),
 }
-_ORDER = (*SECTIONS, "setting")
 """Where the parts hold inputs by name, those that say most first."""
+_ORDER = (*SECTIONS, "setting")
 LISTED = (
     ("code", "mode"),
     ("code", "untracked"),

@@ -28,14 +28,11 @@ API = "/v1"
 
 BEAT_S = 5.0  # between two beats of a session
 LAPSE_S = 15.0  # three beats: a session that missed them all, and whose process cannot be seen, has ended
-MAX_WAIT_S = 2.0
-"""Longest a lease request is kept waiting: short enough that Ctrl-C and progress lines stay alive."""
+MAX_WAIT_S = 2.0  # longest a lease request is kept waiting: Ctrl-C and progress lines stay alive
 
-MAX_BODY_BYTES = 16 << 20
-"""A request: 65,536 item digests in hex are 4 MiB; readable parts of a recipe stay below 8 MiB."""
+MAX_BODY_BYTES = 16 << 20  # a request: `MAX_ITEMS` digests in hex are 4 MiB
 MAX_HEADER_BYTES = 16 << 10
-MAX_ANSWER_BYTES = 64 << 20
-"""What a client reads of one answer: 200,000 artifacts that observed nothing. More is a daemon that lies."""
+MAX_ANSWER_BYTES = 64 << 20  # 200,000 artifacts that observed nothing; more is a daemon that lies
 MAX_ITEMS = 65_536  # items in one lease request, and granted by one lease
 MAX_LEASES = 256  # live leases of one session
 MAX_LEASES_PER_COMMIT = 256
@@ -70,9 +67,8 @@ Token = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+" + _END, max_length=128, ex
 Whole = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT, examples=[1])]
 Natural = Annotated[int, Meta(ge=0, le=MAX_INT, examples=[1])]
 Tally = Annotated[int, Meta(ge=0, le=MAX_TALLY, examples=[1])]
-"""How many items, where the daemon adds them up: no job has more, and one request spoils no counter."""
-Amount = Annotated[float, Meta(ge=0, le=1e18, examples=[1.5])]
-"""A finite number, not below 0: seconds, mostly."""
+"""How many items, where the daemon adds them up: one request spoils no counter."""
+Amount = Annotated[float, Meta(ge=0, le=1e18, examples=[1.5])]  # seconds, mostly
 JsonObject = Mapping[str, Any]
 M = TypeVar("M", bound="Message")
 
