@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -298,18 +299,18 @@ def _packed(text: bytes) -> str:
     return base64.b64encode(zlib.compress(text)).decode()
 
 
-ONE = b'[["file","x",""]]'
+ONE = msgspec.msgpack.encode([("file", b"x", "")])
 OBSERVED_ATTACKS = {
     "no base64": "file",
     "no ascii": "\u00e9" * 4,
     "no zlib": base64.b64encode(ONE).decode(),
-    "without digest": _packed(b'[["file","x"]]'),
+    "without digest": _packed(msgspec.msgpack.encode([("file", b"x")])),
     "cut": base64.b64encode(zlib.compress(ONE)[:-1]).decode(),
     "twice": base64.b64encode(2 * zlib.compress(ONE)).decode(),
-    "no text": _packed(b'[["file","\xff",""]]'),
-    "deep": _packed(b"[" * 100_000),
-    "huge": _packed(ONE + b" " * MAX_OBSERVED_BYTES),
-    "too many": _packed(json.dumps([["", "", ""]] * (MAX_INPUTS + 1)).encode()),
+    "no text": _packed(msgspec.msgpack.encode([("file", b"\xff", "")])),
+    "deep": _packed(b"\x91" * 100_000),
+    "huge": _packed(msgspec.msgpack.encode([("file", bytes(MAX_OBSERVED_BYTES), "")])),
+    "too many": _packed(msgspec.msgpack.encode([("", b"", "")] * (MAX_INPUTS + 1))),
 }
 
 

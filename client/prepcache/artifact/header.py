@@ -10,7 +10,7 @@
               NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
                                                                   (shapes from two axes on)
     `__metadata__` holds strings: "format", "version", and "document": a `Document` in JSON. Its observed
-    inputs are one text, base64(zlib(JSON of [[kind, name, digest], ...])), "" for none.
+    inputs are one text, base64(zlib(msgpack of [[kind, name, digest], ...])), "" for none.
 
 Invariants:
     1. `read_header` returns only if the header is, byte for byte, the one that `encode` makes of its
@@ -77,7 +77,7 @@ _MALFORMED = (LookupError, TypeError, ValueError, RecursionError, OverflowError,
 
 Count = Annotated[int, Meta(ge=0, le=MAX_ELEMENTS)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=columns.MAX_NDIM + 2)]
-Observed = Annotated[list[tuple[str, str, str]], Meta(max_length=MAX_INPUTS)]
+Observed = Annotated[list[tuple[str, bytes, str]], Meta(max_length=MAX_INPUTS)]
 Tensor = tuple[str, str, tuple[int, ...]]
 """Its name, dtype and shape."""
 
@@ -172,10 +172,11 @@ def pack_observed(observed: Sequence[Mapping[str, str]]) -> str:
     """Kind, name and digest of each, as one text. Raises ArtifactError where they are too many."""
     if not observed:
         return ""
-    text = json.dumps([(one["kind"], one["name"], one["digest"]) for one in observed]).encode()
-    if len(observed) > MAX_INPUTS or len(text) > MAX_OBSERVED_BYTES:
+    rows = [(one["kind"], one["name"].encode("utf-8", "surrogatepass"), one["digest"]) for one in observed]
+    raw = msgspec.msgpack.encode(rows)
+    if len(rows) > MAX_INPUTS or len(raw) > MAX_OBSERVED_BYTES:
         raise ArtifactError(f"too many observed inputs: {len(observed)} ({WAY_OUT})")
-    return base64.b64encode(zlib.compress(text, 1)).decode()
+    return base64.b64encode(zlib.compress(raw, 1)).decode()
 
 
 def unpack_observed(packed: str) -> list[dict[str, str]]:
@@ -185,12 +186,14 @@ def unpack_observed(packed: str) -> list[dict[str, str]]:
     inflate = zlib.decompressobj()
     try:
         raw = inflate.decompress(base64.b64decode(packed, validate=True), MAX_OBSERVED_BYTES)
-        rows = msgspec.convert(json.loads(raw), Observed)
-    except (zlib.error, *_MALFORMED) as error:
+        rows = msgspec.msgpack.decode(raw, type=Observed)
+        names = [name.decode("utf-8", "surrogatepass") for _, name, _ in rows]
+    except (zlib.error, ValueError) as error:
         raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
     if not inflate.eof or inflate.unused_data:
         raise ArtifactError("the observed inputs cannot be read: they are cut, or too many")
-    return [{"kind": kind, "name": name, "digest": digest} for kind, name, digest in rows]
+    found = zip(rows, names, strict=True)
+    return [{"kind": kind, "name": name, "digest": digest} for (kind, _, digest), name in found]
 
 
 def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:
