@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from prepcache.artifact import columns
-from prepcache.artifact.sample_tree import rebuilt, rows_of_leaves
+from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
     ByIndex,
     NotAStack,
@@ -145,7 +145,10 @@ class _Collate(TakesBatches):
                 ]
                 planned = collation.planned = repr(self), plan
             return collation.build([collate(samples) for collate in planned[1]])
-        leaves = rows_of_leaves(samples)
+        leaves: dict[tuple[str, ...], list[Any]] = {}
+        for sample in samples:
+            for path, leaf in leaves_of(sample):
+                leaves.setdefault(path, []).append(leaf)
         self._check(leaves)
         return rebuilt(samples[0], lambda path, _: self._leaf(path, leaves[path], len(samples)), (), list)
 

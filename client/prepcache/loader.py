@@ -167,7 +167,11 @@ class Loader:
         return self._epoch()
 
     def _epoch(self) -> Iterator[Any]:
-        order = self._order()
+        from torch.utils.data import RandomSampler
+
+        order = np.arange(len(self.dataset))
+        if self.shuffle and len(order):
+            order = np.array(list(RandomSampler(order, generator=self.generator)))
         batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
         if self.drop_last and batches and len(batches[-1]) < self.batch_size:
             batches.pop()
@@ -179,7 +183,11 @@ class Loader:
             while ahead:
                 batch = ahead.popleft().result()
                 ahead.extend(gatherer.submit(at) for at in itertools.islice(left, 1))
-                yield self._delivered(batch)
+                if self._copier is not None:
+                    batch = self._copier.finish(batch)
+                elif self._device.type != "cpu":
+                    batch = map_tensors(batch, lambda one: one.to(self._device))
+                yield batch
                 if os.getpid() != begun_in:
                     raise RuntimeError("this epoch began in the parent process: begin another one here")
                 batch = None
@@ -191,14 +199,6 @@ class Loader:
             else:
                 _left_at_fork.append((ahead, batch))
 
-    def _order(self) -> Positions:
-        import torch.utils.data
-
-        count = len(self.dataset)
-        if not (self.shuffle and count):
-            return np.arange(count)
-        return np.array(list(torch.utils.data.RandomSampler(range(count), generator=self.generator)))
-
     def _make(self, positions: Positions, stream: Any) -> Any:
         """A batch; in the thread."""
         with stream:
@@ -209,12 +209,6 @@ class Loader:
                 samples.pool = self._pool
             batch = self.collate_fn(samples)
             return batch if self._copier is None else self._copier.begin(batch)
-
-    def _delivered(self, batch: Any) -> Any:
-        """What `_make` gave, where the consumer wants it; in the consumer's thread, whose streams are set."""
-        if self._copier is not None:
-            return self._copier.finish(batch)
-        return batch if self._device.type == "cpu" else map_tensors(batch, lambda one: one.to(self._device))
 
 
 def _stream_here() -> Any:

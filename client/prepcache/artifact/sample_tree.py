@@ -109,15 +109,6 @@ def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
             yield from leaves_of(child, (*path, str(name)))
 
 
-def rows_of_leaves(samples: Iterable[Any]) -> dict[tuple[str, ...], list[Any]]:
-    """The leaves of several values, those of one path together."""
-    rows: dict[tuple[str, ...], list[Any]] = {}
-    for sample in samples:
-        for path, leaf in leaves_of(sample):
-            rows.setdefault(path, []).append(leaf)
-    return rows
-
-
 def rebuilt(
     value: Any,
     leaf: Callable[[tuple[str, ...], Any], Any],

@@ -109,7 +109,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
         if batch.source is not None and collation.is_gathered:
             return ByIndex(batch, None)
         try:
-            return collation.collate(batch.numbers, batch.pool)
+            return collation.build([leaf(batch.numbers, batch.pool) for leaf in collation.leaves])
         except NotAStack:
             pass
     return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
@@ -128,10 +128,6 @@ class Collation:
         numbered = sample_tree.builder(table.tree)(list(range(len(table.columns))))
         self.paths = [path for path, _ in sample_tree.leaves_of(numbered)]
         self.planned: Any = None  # kept by prepcache.collate
-
-    def collate(self, numbers: Numbers, pool: Pool) -> Any:
-        """The batch that `default_collate` makes of these rows, or `NotAStack`."""
-        return self.build([leaf(numbers, pool) for leaf in self.leaves])
 
 
 def collation_of(table: Table) -> Collation:
