@@ -152,13 +152,13 @@ if _MONITORING is None:
     _CODES[_START] = "self"
 _IMPORT, _FIND_SPEC = importlib.import_module.__code__, importlib.util.find_spec.__code__
 _MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
-_FILES = frozenset(
-    {code.co_filename for code in _CODES} | {str(getattr(module, "__file__", "")) for module in _MODULES}
-)
-"""Of the code that asks for who calls it. Modules that Python starts with say where they are in it alone."""
 _POOLS = ("threading.py", "concurrent/futures/thread.py", "multiprocessing/pool.py")
-_HANDED_ON = _FILES | {os.path.join(os.path.dirname(os.__file__), name) for name in _POOLS}
-"""Also of threads, which a job may have given what asks to call."""
+_FILES = frozenset(
+    {code.co_filename for code in _CODES}  # modules that Python starts with say where they are in it alone
+    | {str(getattr(module, "__file__", "")) for module in _MODULES}
+    | {os.path.join(os.path.dirname(os.__file__), name) for name in _POOLS}
+)
+"""Of the code that asks for who calls it, or calls what a job has given it."""
 
 
 def _heard(frame: FrameType) -> None:
@@ -169,7 +169,7 @@ def _heard(frame: FrameType) -> None:
             _started.add(given["self"])
             return
         if code is not _IMPORT:  # which libraries call for a job
-            while caller is not None and caller.f_code.co_filename in _HANDED_ON:
+            while caller is not None and caller.f_code.co_filename in _FILES:
                 if caller.f_code.co_name in ("resolve", "mkdir"):
                     return
                 caller = caller.f_back
