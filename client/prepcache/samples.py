@@ -33,14 +33,7 @@ from prepcache.keys.observation.observer import Observer
 from prepcache.keys.randomness import describe
 from prepcache.progress import Once, Progress, say
 from prepcache.protocol.observed import draws_text
-from prepcache.report import (
-    WITHOUT,
-    Report,
-    Tally,
-    opening_line,
-    why_missing,
-    why_so,
-)
+from prepcache.report import WITHOUT, Report, Tally, opening_line, why_missing, why_so
 from prepcache.wrapped import Wrapped
 
 if TYPE_CHECKING:

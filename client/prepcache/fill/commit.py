@@ -14,7 +14,7 @@ Invariants:
        wait for one that is away, as its job waits for each of its workers. What no daemon took is lost, and
        said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
-       same samples are committed; what others have made is asked from that lease's generation on.
+       same samples are committed.
     6. A killed daemon may have moved the file that it was asked to take: what is refused for its file, or in
        a forgotten session, is offered once more.
 
@@ -239,21 +239,19 @@ class Committer:
             # In an outage nobody needs it in a file, which takes a descriptor, while its process lives.
             if self.collect is not None and not session.is_away:
                 self.collect()
-            self.flush(is_retrying=False)
+            self.flush()
         if (self._todo or self.collect is not None) and (session.is_away or not session.is_gone):
             THREAD.schedule(self, RETRY_S)
             session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
 
-    def flush(self, until: float = math.inf, *, is_retrying: bool = True) -> None:
-        """Commits what waits, until `until` (monotonic seconds); what has failed only where `is_retrying`."""
+    def flush(self, until: float = math.inf) -> None:
+        """Commits what waits and may be tried, until `until` (monotonic seconds)."""
         if os.getpid() != self.pid:
             return
         wait_s = -1 if until == math.inf else max(0.0, until - time.monotonic())
         if not self._flushing.acquire(timeout=wait_s):
             return
         try:
-            if is_retrying:
-                self._retry_at = 0.0
             while self._todo and self._retry_at <= time.monotonic() < until:
                 batch = self._todo[0]
                 is_over = self._offer(batch, until)
@@ -340,10 +338,15 @@ class Committer:
 
     def _lease_bare(self, batch: Batch) -> set[bytes]:
         """Leases what no lease covers; what of it others have made meanwhile, or are making."""
-        artifacts, generation = self._artifacts, batch.since(self._artifacts.generation)
-        lost: set[bytes] = set()
-        looks = 0
-        while asked := [digest for digest in batch.bare if digest not in lost][: wire.MAX_ITEMS]:
+        artifacts, lost, looks = self._artifacts, set[bytes](), 0
+        while bare := [digest for digest in batch.bare if digest not in lost]:
+            generation = artifacts.generation  # before it is asked what is there
+            is_made = self._task.catalogue.is_shared(batch.indices).tolist()
+            made = {digest for digest, is_there in zip(batch.cover, is_made, strict=True) if is_there}
+            lost |= made.intersection(bare)
+            asked = [digest for digest in bare if digest not in lost][: wire.MAX_ITEMS]
+            if not asked:
+                break
             digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
             answer = artifacts.lease(
                 artifacts.recipe.digest, generation, digests,
@@ -352,15 +355,12 @@ class Committer:
             if answer.look_again is not None:
                 if (looks := looks + 1) > MAX_LOOKS:
                     raise DaemonError("the daemon keeps announcing new artifacts")
-                generation = answer.look_again.generation
-                is_made = self._task.catalogue.is_shared(batch.indices).tolist()
-                lost |= {digest for digest, is_there in zip(batch.cover, is_made, strict=True) if is_there}
                 continue
             if answer.is_declined:
                 raise Declined(answer.reason or "the cache has no room")
             granted = [asked[at] for at in answer.granted] if answer.lease is not None else []
             if answer.lease is not None:
-                batch.cover.update(dict.fromkeys(granted, HeldLease(answer.lease, generation)))
+                batch.cover.update(dict.fromkeys(granted, HeldLease(answer.lease)))
             lost.update(set(asked).difference(granted))
         return lost
 
@@ -382,6 +382,7 @@ class Committer:
         began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
         if not (is_worker and session.is_gone):
+            self._retry_at = 0.0
             with on_own_time(limit_s):
                 self.flush(began + limit_s)
             self._charge(began + given_s, nbytes)

@@ -26,13 +26,7 @@ from functools import partial
 
 import numpy as np
 
-from prepcache.errors import (
-    DaemonUnreachable,
-    LimitExceeded,
-    PrepcacheError,
-    PreprocessError,
-    SampleError,
-)
+from prepcache.errors import DaemonUnreachable, LimitExceeded, PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.call import Part
 from prepcache.fill.commit import is_full, waiting_bytes
 from prepcache.fill.on_access import OnAccess

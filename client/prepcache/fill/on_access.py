@@ -25,7 +25,6 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ import numpy as np
 from prepcache import forks
 from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PrepcacheError, SampleError
-from prepcache.fill.call import Part, weight
+from prepcache.fill.call import Part
 from prepcache.fill.commit import Committer, is_full
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
@@ -68,8 +67,7 @@ class OnAccess:
         self._submitting = threading.Lock()
         self._pace = Pace()
         self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), self._pace, lambda found: None)
-        self._made: dict[int, tuple[Part, int]] = {}
-        """What is in no file yet, and its bytes."""
+        self._made: dict[int, Part] = {}  # what is in no file yet
         self._made_bytes = self._grants = 0
         self._guards: dict[int, Guard] = {}
         """Those of the calls that are under way, by `id`: they are equal to each other."""
@@ -157,14 +155,15 @@ class OnAccess:
                     self._make(index, found)
             except BaseException:  # the function raised, or was interrupted: others may make these
                 # Not all that it wants: another thread may be making the rest by now.
-                self._share.settle([index for index in granted or todo if self._is_unmade(index)])
+                taken = [index for index in granted or todo if self._share.is_taken(index)]
+                self._share.settle(index for index in taken if index not in self._made)
                 self._flush_soon()
                 raise
-            if not todo:
-                with self._is_made:
-                    self._is_made.wait(POLL_S)
             if todo:
                 began = time.monotonic()
+            else:
+                with self._is_made:
+                    self._is_made.wait(POLL_S)
             is_late = time.monotonic() - began > PATIENCE_S
             if not granted and (by.is_in_executor or (is_late and by.job.is_called_for_here)):
                 found |= {index: self._unkept(index) for index in left}
@@ -176,16 +175,15 @@ class OnAccess:
         for index in indices:
             if index in found:
                 continue
-            part, _ = self._made.get(index, (None, 0))  # it is in the catalogue before it is no more here
-            slot, row = (None, 0) if part is not None else catalogue.slot_of(index)
-            if part is not None:
+            if (
+                part := self._made.get(index)
+            ) is not None:  # it is in the catalogue before it is no more here
                 found[index] = copied(part.samples[0])
-            elif slot is not None:
+                continue
+            slot, row = catalogue.slot_of(index)
+            if slot is not None:
                 found[index] = slot.artifact.sample(row)
         return [index for index in indices if index not in found]
-
-    def _is_unmade(self, index: int) -> bool:
-        return self._share.is_taken(index) and index not in self._made
 
     def _granted(self, todo: list[int], *, is_single: bool) -> list[int]:
         """What may be made of these now; nothing where others had them, who were waited for."""
@@ -221,25 +219,21 @@ class OnAccess:
             if is_kept and (refusal := part.looked_at().refusal) is not None:
                 raise self.task.refusal(index, refusal)
             found[index] = copied(part.samples[0])  # the next call may give the same memory
-            nbytes = weight(part.samples[0])
-            self._pace.note(part.cost_s, nbytes)
+            self._pace.note(part.cost_s, part.nbytes)
             if not (is_kept and self._share.is_taken(index)):
                 self._share.settle((index,))
                 return
-            self._made[index] = part.copied(), nbytes
+            self._made[index] = part.copied()
         finally:
             with self._is_made:
                 self._is_made.notify_all()
-        self._made_bytes += nbytes
+        self._made_bytes += part.nbytes
         self.committer.collect = self.run
-        if self._is_commit_due():
+        is_full = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
+        if is_full or self._grants >= COMMIT_LEASES:
             self.run()
         else:
             self.committer.soon(SOON_S)
-
-    def _is_commit_due(self) -> bool:
-        is_full = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
-        return is_full or self._grants >= COMMIT_LEASES
 
     # -- committing
 
@@ -249,10 +243,10 @@ class OnAccess:
 
     def flush(self) -> None:
         self.run()
-        self.committer.flush(is_retrying=False)
+        self.committer.flush()
 
     def run(self, *, is_waiting: bool = True) -> None:
-        """Submits what was made, in batches that suit the cache: one that has no room is full."""
+        """Submits what was made."""
         if os.getpid() == self.pid and self._submitting.acquire(blocking=is_waiting):
             try:
                 self._submit()
@@ -264,27 +258,24 @@ class OnAccess:
 
     def _submit(self) -> None:
         made, self._grants = dict(self._made), 0
-        left = deque(part for part, _ in made.values())
         if made and (changed := self.task.by.job.guard.check()):
-            left.clear()
             self._artifacts.reason = line(changed)
             self.task.by.say_of_it(line(changed), "drifted")
-        collected = Collected(self.task)
-        while left:
-            part = left.popleft()
-            with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
-                collected.add(part, self._share.lease_of(part.index))
-            if collected.indices and (not left or collected.nbytes >= self._pace.commit_bytes):
+        elif made:
+            collected = Collected(self.task)
+            for index, part in made.items():
+                with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
+                    collected.add(part, self._share.lease_of(index))
+            if collected.indices:
                 observed = with_draws(self.task.by.job.observed(), self._drawn())
                 self.committer.submit(collected, self._share, observed)
-                collected = Collected(self.task)
         for index in made:
             del self._made[index]
         # Not before: a process that ends waits for what is on its way into files.
         self.committer.collect = None
         if self._made:
             self.committer.collect = self.run
-        self._made_bytes = sum(nbytes for _, nbytes in list(self._made.values()))
+        self._made_bytes = sum(part.nbytes for part in list(self._made.values()))
         if made:  # a fork before anything is made asks the daemon nothing
             self._share.suit_cache()
         self._share.settle([index for index in made if self._share.is_taken(index)])

@@ -182,11 +182,6 @@ class Batch:
         live = (held for held in self.cover.values() if held is not None and not held.is_dead)
         return list({id(held): held for held in live}.values())
 
-    def since(self, generation: int) -> int:
-        """The generation from which to look for what others made: that of the oldest lapsed lease."""
-        dead = (held.generation for held in self.cover.values() if held is not None and held.is_dead)
-        return min(dead, default=generation)
-
     def settle(self, indices: Sequence[int]) -> None:
         if self.share is not None:
             self.share.settle(indices)

@@ -116,15 +116,9 @@ def commit_bytes(budget_bytes: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class HeldLease:
-    """A lease of this job.
-
-    Args:
-        generation: the newest of the recipe when it was granted: what others made of its items is newer.
-        left: its items that are not settled.
-    """
+    """A lease of this job; `left`: its items that are not settled."""
 
     lease: wire.Lease
-    generation: int
     left: set[int] = field(default_factory=set)
     is_dead: bool = False
 
@@ -292,7 +286,7 @@ class Share:
             self.reason = answer.reason or "the cache has no room"
         if answer.lease is None:
             return []
-        held = HeldLease(answer.lease, generation)
+        held = HeldLease(answer.lease)
         granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
         held.left.update(granted)
         with self._lock:
