@@ -54,7 +54,7 @@ class Report:
         computed: distinct items that this process preprocessed, or a DataLoader worker that it forked; kept
             or not.
         waited: distinct items that other jobs preprocessed while this one was preparing.
-        declined: distinct items that the cache had no room for, computed or not.
+        declined: distinct items that are not in the cache since it had no room, computed or not.
         bytes: bytes of the cached artifacts that hold the data set's samples, by its share of their items.
         seconds: seconds spent inside the preprocessing function, over all workers.
         seconds_saved: seconds that the samples found had cost the jobs that made them.
@@ -87,7 +87,7 @@ class Report:
         return ", ".join(parts)
 
 
-_UNKNOWN, _HIT, _WAITED, _DECLINED = range(4)
+_UNKNOWN, _HIT, _WAITED = range(3)
 
 
 def shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
@@ -110,7 +110,7 @@ class Tally:
         self._state = shared_zeros(len(distinct), "u1")
         self._made = shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
         self._cost_s = shared_zeros(len(distinct), "f8")  # of items made on access
-        self._is_full = shared_zeros(1, "u1")  # 1: the cache had no room for what was made
+        self._is_full = shared_zeros(1, "u1")  # 1: the cache has no room for what is not stored
         self._seconds = 0.0
         self._changed: set[int] = set()
 
@@ -119,10 +119,9 @@ class Tally:
         self._state[hits] = _HIT
         return self._found(hits)
 
-    def note_fill(self, computed: Any, waited: Any, seconds: float, declined: Any) -> Found:
+    def note_fill(self, computed: Any, waited: Any, seconds: float) -> Found:
         self._made[computed] = 1
         self._state[waited] = _WAITED
-        self._state[declined] = _DECLINED
         self._seconds += seconds
         return self._found(waited)
 
@@ -141,8 +140,7 @@ class Tally:
     def note_made(self, index: int, cost_s: float) -> None:
         self._cost_s[index] += cost_s
         self._made[index] = 1
-        if self._state[index] != _DECLINED:
-            self._state[index] = _UNKNOWN
+        self._state[index] = _UNKNOWN
 
     def note_changed(self, index: int, names: list[str]) -> bool:
         if index in self._changed:
@@ -156,10 +154,7 @@ class Tally:
 
     @property
     def not_stored(self) -> int:
-        return self._count_not_stored(self._made == 1)
-
-    def _count_not_stored(self, which: Any) -> int:
-        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(which))))
+        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(self._made))))
 
     def made_since_opening(self) -> tuple[int, int, int]:
         is_hit, is_made = self._state == _HIT, self._made == 1
@@ -177,19 +172,17 @@ class Tally:
 
     def report(self, why: tuple[str, ...]) -> Report:
         inverse = self._catalogue.distinct.inverse
-        counts = np.bincount(self._state, minlength=4)
-        is_new = (self._made == 1) | (self._state > _HIT)
-        # Of equal items one was computed, waited for or declined; the others found it there.
+        is_new = (self._made == 1) | (self._state == _WAITED)
+        # Of equal items one was computed or waited for; the others found it there.
         again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
         hit = int(np.count_nonzero((self._state == _HIT)[inverse]) + again)
         _, saved_s = self._found(np.isin(self._state, (_HIT, _WAITED)))
-        is_declined = (self._state == _DECLINED) | (self._is_full & self._made == 1)
         return Report(
             items=len(inverse),
             hit=hit,
             computed=int(np.count_nonzero(self._made)),
-            waited=int(counts[_WAITED]),
-            declined=self._count_not_stored(is_declined),
+            waited=int(np.count_nonzero(self._state == _WAITED)),
+            declined=len(self._state) - self._catalogue.kept if self._is_full[0] else 0,
             bytes=int(self.nbytes),
             seconds=self._seconds + float(self._cost_s.sum()),
             seconds_saved=saved_s,

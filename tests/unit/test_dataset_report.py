@@ -31,7 +31,7 @@ def tally(items: list[int]) -> Tally:
 
 def test_equal_items_count_as_hits_of_the_first():
     counted = tally([1, 2, 2, 2, 3, 4])
-    counted.note_fill([0, 1], [2], 1.5, [])
+    counted.note_fill([0, 1], [2], 1.5)
     report = counted.report(())
     assert (report.items, report.hit, report.computed, report.waited) == (6, 2, 2, 1)
     counted.note_made(3, 0.5)
@@ -50,7 +50,7 @@ def test_samples_that_were_made_and_are_not_stored_are_counted():
     assert counted.report(()).not_stored == 1
     assert counted.report(()).declined == 0
     counted.note_full()
-    assert counted.report(()).declined == 1
+    assert counted.report(()).declined == 2
 
 
 def test_a_change_is_said_once():

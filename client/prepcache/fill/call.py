@@ -60,7 +60,7 @@ class Part:
     """Samples of one distinct item.
 
     Args:
-        error: what the function raised; `refusal`: why no column can hold a sample.
+        error: what the function raised, or a SampleError that says why no column can hold a sample.
         unobserved: the error because of which something that the function read may not have been seen.
         notices: what the user should be told of the function.
     """
@@ -72,7 +72,6 @@ class Part:
     unobserved: str = ""
     nbytes: int = 0
     error: BaseException | None = None
-    refusal: SampleError | None = None
     notices: tuple[Notice, ...] = ()
 
     def copied(self) -> Part:
@@ -85,7 +84,7 @@ class Part:
             for sample in self.samples:
                 signature(sample)
         except SampleError as refusal:
-            return Part(self.index, [], True, self.cost_s, refusal=refusal)
+            return Part(self.index, [], True, self.cost_s, error=refusal)
         return self
 
 

@@ -166,9 +166,8 @@ class Fill:
     def _note_end(self, reason: str, *, is_declined: bool) -> None:
         task, artifacts = self._task, self._artifacts
         artifacts.note_filled(reason, is_declined=is_declined)
-        declined = np.intersect1d(task.catalogue.missing, self._todo) if is_declined else self._todo[:0]
         computed = np.setdiff1d(self._computed, self._waited).astype("i8")
-        found = task.tally.note_fill(computed, self._waited, self._pace.cost_s, declined)
+        found = task.tally.note_fill(computed, self._waited, self._pace.cost_s)
         artifacts.session.heartbeat.note_found(*found)
         self._by.keeps = self._by.is_lazy or bool(reason and not is_declined)
 
@@ -270,8 +269,6 @@ class Fill:
 
     def _take(self, parts: list[Part]) -> None:
         for part in parts:
-            if part.refusal is not None:
-                raise self._task.refusal(part.index, part.refusal)
             if part.error is not None:
                 raise self._task.failure(part)
             self._notices.extend(part.notices)

@@ -216,8 +216,8 @@ class OnAccess:
     def _make(self, index: int, found: dict[int, Any]) -> None:
         try:
             part, is_kept = self._call(index, self.task.originals.compared(index))
-            if is_kept and (refusal := part.looked_at().refusal) is not None:
-                raise self.task.refusal(index, refusal)
+            if is_kept and (looked := part.looked_at()).error is not None:
+                raise self.task.failure(looked)
             found[index] = copied(part.samples[0])  # the next call may give the same memory
             self._pace.note(part.cost_s, part.nbytes)
             if not (is_kept and self._share.is_taken(index)):

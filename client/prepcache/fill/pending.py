@@ -64,8 +64,10 @@ class Task:
             "at": time.time(),
         }
 
-    def failure(self, part: Part) -> PreprocessError:
+    def failure(self, part: Part) -> PrepcacheError:
         error, originals = part.error, self.originals
+        if isinstance(error, SampleError):
+            return self.refusal(part.index, error)
         what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
         failed = PreprocessError(
             f"preprocessing {originals.name(part.index)} failed: {what}",

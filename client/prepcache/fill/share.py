@@ -9,7 +9,6 @@ Invariants:
     3. The generation never skips an artifact: it rises only with an answer that named all those between.
     4. A request names only as many items as the daemon may have to look at. What was asked for and not
        granted is held, and is asked for again only when nothing fresh is left.
-
     5. A lease is one item a worker before something has been measured, then `LEASE_S` of work that fits into
        one commit, and near the end so little that jobs which share the rest end together.
 

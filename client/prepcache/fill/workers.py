@@ -386,7 +386,7 @@ def _dumped(parts: list[Part]) -> list[bytes]:
         if len(parts) > 1:
             return [raw for part in parts for raw in _dumped([part])]
         end = parts[0].looked_at()
-        return [_dump([end if end.refusal else Part(end.index, [], True, end.cost_s, error=error)])]
+        return [_dump([end if end.error else Part(end.index, [], True, end.cost_s, error=error)])]
 
 
 class _Pickler(pickle.Pickler):
