@@ -188,11 +188,12 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         stamps = hasher.digest_many(self.items)
         stamps.warn()
         distinct = Distinct(stamps.digests)
-        by = self._by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
+        by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
         if mode is not None and not mode.prepares:  # a plan is no job: it holds nothing, and misses nothing
             by.artifacts.owner, by.progress = 0, False
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
         samples = self._samples = Samples(by, self.items, distinct, stamps, catalogue)
+        self._by = by  # later: samples are pickled first, as they then put into files what waits
         samples.originals.read_again(hasher)
         by.artifacts.look_from(0)
         samples.note_hits()

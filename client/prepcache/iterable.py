@@ -126,7 +126,12 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
             if items:
                 chunk = self._looked_up(items, numbers)
                 try:
-                    self._prepare(chunk)
+                    chunk.note_hits()
+                    if self._verify_fraction:
+                        chunk.verify(self._verify_fraction)
+                    if not self._by.is_lazy:
+                        chunk.prepare()
+                    chunk.originals.end_opening()
                     took_s = max(time.monotonic() - began, 1e-6)
                     size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
                     yield from chunk
@@ -155,14 +160,6 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
             by.artifacts.look_from(0)
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
         return Samples(by, items, distinct, stamps, catalogue, numbers)
-
-    def _prepare(self, chunk: Samples) -> None:
-        chunk.note_hits()
-        if self._verify_fraction:
-            chunk.verify(self._verify_fraction)
-        if not self._by.is_lazy:
-            chunk.prepare()
-        chunk.originals.end_opening()
 
     def _tell(self, split: Split) -> None:
         if split.ranks > 1 and split.is_first and self._said.is_news("ranks"):

@@ -129,12 +129,16 @@ class Progress:
         if now - self._drawn_at < REDRAW_S:
             return
         self._drawn_at = now
-        self._tell(self._there + computed + waited, self._total)
+        self._tell(self._done, self._total)
         self._show(now, "")
 
     @property
+    def _done(self) -> int:
+        return self._there + self._computed + self._waited
+
+    @property
     def is_over(self) -> bool:
-        return self._there + self._computed + self._waited >= self._total
+        return self._done >= self._total
 
     def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
         who = ", ".join(
@@ -155,9 +159,8 @@ class Progress:
             say(f"{self._name}: {self._line(passed_s, waiting)}", self._is_shown)
 
     def _line(self, passed_s: float, waiting: str) -> str:
-        done = self._there + self._computed + self._waited
-        left = self._total - done
-        parts = [f"{done:,} of {self._total:,} items"]
+        left = self._total - self._done
+        parts = [f"{self._done:,} of {self._total:,} items"]
         if waiting:
             parts.append(waiting)
         if left and (made := self._computed + self._waited):
@@ -168,8 +171,7 @@ class Progress:
         return ", ".join(parts + [f"{count:,} {what}" for count, what in counts if count])
 
     def _draw(self, waiting: str) -> None:
-        done = self._there + self._computed + self._waited
-        bar = "=" * (BAR_CHARS * done // max(self._total, 1))
+        bar = "=" * (BAR_CHARS * self._done // max(self._total, 1))
         line = self._line(self._clock() - self._began, waiting)
         try:
             if self._bar is None:
@@ -184,8 +186,7 @@ class Progress:
             with suppress(Exception):
                 self._bar.stop()
             self._bar = None
-        done = self._there + self._computed + self._waited
-        self._tell(done, done)
+        self._tell(self._done, self._done)
 
 
 class Bar:

@@ -3,16 +3,14 @@
 One thread of the process commits for all data sets, one batch after the other.
 
 Invariants:
-    1. A batch is in files of this job from the moment in which it is submitted, and its data set finds it
-       there. It is offered to the daemon until that has stored it or refused it. What a store had an error
-       for is offered once more.
+    1. A batch that is submitted is in files of this job, where its data set finds it. It is offered to the
+       daemon until that has stored it or refused it. What a store had an error for is offered once more.
     2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
        longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
     4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away
        `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker does not
-       wait for one that is away, as its job waits for each of its workers. What no daemon took is lost, and
-       said.
+       wait for one that is away. What no daemon took is lost, and said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed.
     6. A killed daemon may have moved the file that it was asked to take: what is refused for its file, or in

@@ -103,13 +103,13 @@ class Fill:
         executor = by.executor if os.getpid() == by.opened_in else None  # no thread feeds it in a child
         self._workers = workers_of(executor, by.num_workers, by.job, task.originals.item)
         self._pace = Pace(self._workers.slots)
-        self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._note_found)
+        self._waited: list[int] = []
+        self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._waited.extend)
         self._queue: deque[int] = deque()
         self._collected, self._kept = Collected(task), Collected(task)
         self._unfinished: dict[int, Collected] = {}
         self._is_stopped = self._was_away = False
         self._computed: list[int] = []
-        self._waited: list[int] = []
         self._changed: dict[int, list[str]] = {}
         self._unobserved: dict[int, str] = {}
         self._notices: list[Notice] = []
@@ -218,17 +218,10 @@ class Fill:
                 lapsed.append(self._queue.popleft())
             if lapsed:
                 self._share.reopen(lapsed)  # at once: it looks through all items
-            if not self._queue and (self._is_stopped or not self._lease()):
+            if not self._queue and (self._is_stopped or not self._ask(self._share.take)):
                 return
             count = min(self._pace.chunk(len(self._queue)), len(self._queue))
             self._workers.submit([self._queue.popleft() for _ in range(count)])
-
-    def _lease(self) -> bool:
-        granted = self._ask(self._share.take)
-        if self._share.is_waited_for:
-            self._share.is_waited_for = False
-            self._flush()
-        return granted
 
     def _wait(self) -> None:
         """Waits until others commit or give up what they hold, or the daemon ends their leases."""
@@ -260,10 +253,10 @@ class Fill:
             if self._share.reason:
                 self._stop(self._share.reason, is_declined=True)
         self._queue.extend(granted)
-        return bool(granted)
-
-    def _note_found(self, found: Array) -> None:
-        self._waited.extend(found.tolist())
+        if self._share.is_waited_for:
+            self._share.is_waited_for = False
+            self._flush()
+        return bool(self._queue)
 
     # -- taking what is made
 
@@ -323,7 +316,7 @@ class Fill:
         if (
             self._pace.is_commit_due(collected.nbytes)
             or len(collected.indices) >= COMMIT_ITEMS
-            or collected.leases >= COMMIT_LEASES
+            or len(collected.leases) >= COMMIT_LEASES
         ):
             self._flush()
         if self._kept.nbytes >= COMMIT_BYTES:  # few files, as each takes a descriptor

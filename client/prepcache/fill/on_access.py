@@ -1,10 +1,9 @@
 """Samples made on access: leased before they are made, and committed while training goes on.
 
 Invariants:
-    1. Every process has its own: a DataLoader worker leases and commits under its own session. The threads of
-       a process share it.
-    2. A sample is made while the share (share.py) says that its item is this job's: jobs and workers that
-       read one cold data set call the function once for each item.
+    1. Every process has its own, and its own session; the threads of a process share it.
+    2. A sample is made while the share says that its item is this job's: jobs and workers that read one cold
+       data set call the function once for each item.
     3. One thread at a time leases; threads make different items at once, and wait for one that another
        makes. A thread that is waited for, or may be for `PATIENCE_S`, makes its own, which is not kept.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
@@ -69,17 +68,13 @@ class OnAccess:
         self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), self._pace, lambda found: None)
         self._made: dict[int, Part] = {}  # what is in no file yet
         self._made_bytes = self._grants = 0
-        self._guards: dict[int, Guard] = {}
-        """Those of the calls that are under way, by `id`: they are equal to each other."""
+        self._guards: dict[int, Guard] = {}  # of the calls that are under way, by `id`
         forks.note(self)
 
     # -- making
 
     def samples(self, indices: Sequence[int], *, is_single: bool) -> dict[int, Any]:
-        """The samples of distinct items that are missing.
-
-        `is_single`: the job asks for samples one by one.
-        """
+        """The samples of distinct items that are missing; `is_single`: the job asks for them one by one."""
         by, guard = self.task.by, self.task.by.job.guard
         by.job.refuse_itself()
         drifted = guard.check_first() if self._artifacts.mode.is_writing else []

@@ -216,17 +216,13 @@ class Collected:
         self._cover: dict[bytes, HeldLease | None] = {}
         self.indices: list[int] = []
         self.cost_s = 0.0
-        self._leases: set[int] = set()
+        self.leases: set[int] = set()  # which a commit would name
         self._spills_at = COMMIT_BYTES
         self._scratch = 0
 
     @property
     def nbytes(self) -> int:
         return self._writer.nbytes
-
-    @property
-    def leases(self) -> int:
-        return len(self._leases)
 
     def add(self, part: Part, held: HeldLease | None) -> None:
         """Takes an item, or the next part of it. An interrupt drops what was collected: columns may have half
@@ -239,7 +235,7 @@ class Collected:
                 return
             self._writer.add(digest, part.samples, part.cost_s)
             self._cover[digest] = held
-            self._leases.add(id(held))
+            self.leases.add(id(held))
             self.indices.append(part.index)
         except SampleError:
             raise

@@ -137,7 +137,7 @@ class Share:
         catalogue: Catalogue,
         todo: Array,
         pace: Pace,
-        on_found: Callable[[Array], None],
+        on_found: Callable[[list[int]], None],
     ) -> None:
         self.pace = pace
         self.holders: tuple[wire.Holder, ...] = ()
@@ -309,7 +309,7 @@ class Share:
             found = found if among is None else among[found]
             self._state[found] = SETTLED
         if len(found):
-            self._on_found(found)
+            self._on_found(found.tolist())
 
     def settle(self, indices: Iterable[int]) -> None:
         """Settles items. A lease is given back with its last one."""
@@ -336,8 +336,6 @@ class Share:
 
     def release_all(self) -> None:
         """Gives back all that is still leased, but for what is being committed."""
-        # Else it and its fill keep each other, and files, until garbage is collected.
-        self._on_found = lambda found: None
         self.settle([index for index in list(self._leases) if self._state[index] != HANDED_IN])
 
 
