@@ -23,14 +23,11 @@ from prepcache.fill import pending
 from prepcache.fill.call import Part
 from prepcache.fill.pending import Collected, LocalFile
 
-
-def digest(index: int) -> bytes:
-    return blake3(b"%d" % index).digest()
-
-
 TASK: Any = types.SimpleNamespace(
     writer=lambda: artifact.Writer(RecipeDigest("0" * 64)),
-    catalogue=types.SimpleNamespace(distinct=types.SimpleNamespace(digest=digest)),
+    catalogue=types.SimpleNamespace(
+        distinct=types.SimpleNamespace(digests=[blake3(b"%d" % n).digest() for n in range(102)])
+    ),
     producer={},
 )
 
