@@ -87,7 +87,7 @@ def test_a_sparse_tensor_is_refused_by_its_layout():
         ({"f": len, "g": print, "h": lambda: 1}, "config.h", "no stable bytes"),
         ({"p": Path("a")}, "config.p", "cannot be looked up"),
         ({"p": tree("a")}, "config.p", "cannot be looked up"),
-        ({"s": {sys}}, "config.s.element", "sys"),
+        ({"s": {sys}}, "config.s.element", "module"),
         ({"t": torch.zeros(1, device="meta")}, "config.t", "meta"),
         ({"k": Broken()}, "config.k", "(KeyError: 'b')"),
     ],

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-import types
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -126,24 +125,16 @@ class ItemEncoder(Encoder):
         self.step(value, step, pieces.append)
         return self.joined(pieces)
 
-    def put_class_of(self, value: Any, put: Put) -> None:
-        self.classes[type(value)] = None
-        super().put_class_of(value, put)
-
-    def put_code(self, value: Any, put: Put) -> None:
-        """Write a class or a library's function by its name; a method or partial by what it is made of."""
-        if getattr(value, "__module__", None) == "builtins" or isinstance(value, types.ModuleType):
-            super().put_code(value, put)
-        elif isinstance(value, type | FunctionType):
-            kind, name = "function", f"{value.__module__}.{value.__qualname__}"
-            if isinstance(value, type):
-                kind, self.classes[value] = "class", None
-            elif "<" in name or value.__closure__ or vars(value) or not is_library(value):
-                raise self.refuse(f"an item says nothing of what the function {name} does; {self.ways_out}")
-            payload = f"{kind}:{name}".encode()
-            put(b"C" + length(len(payload)) + payload)
-        else:
-            self.put_object(value, put)
+    def code_bytes(self, value: Any) -> bytes | None:
+        """A class or a library's function by its name; a method or partial by what it is made of."""
+        if not isinstance(value, type | FunctionType):
+            return None
+        name = f"{value.__module__}.{value.__qualname__}"
+        if isinstance(value, type):
+            self.classes[value] = None
+        elif "<" in name or value.__closure__ or vars(value) or not is_library(value):
+            raise self.refuse(f"an item says nothing of what the function {name} does; {self.ways_out}")
+        return name.encode()
 
     def is_library(self, cls: type) -> bool:
         if cls not in self._libraries:

@@ -172,7 +172,6 @@ def _transform(value: Any) -> dict[str, Any]:
 
 
 _KEYS: dict[tuple[str, str], Key] = {
-    ("types", "SimpleNamespace"): attributes_of,
     ("_weakrefset", "WeakSet"): lambda value: (
         {"set": set(value)} if type(value) is WeakSet else NotImplemented
     ),

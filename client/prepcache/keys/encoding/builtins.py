@@ -6,11 +6,11 @@
     i I  int of 64 bits; longer: bytes      m    dict whose order counts
     f    float, big-endian bits             o    OrderedDict
     c    complex, two floats                e z  set, frozenset: count, sorted elements
-    s b  str (UTF-8), bytes                 w    bytearray, memoryview, array
+    s b  str (UTF-8), bytes                 w    memoryview: format and shape, bytes
     p S  path, str that names a file        x    path by its name only
-    P    tree()                             C    function, class, module
-    Q    plain()                            O k  other object: by its parts, by a registered function
-    Y    an object that is written above    D    instance of a subclass of a type here, member of an enum
+    P Q  tree(), plain()                    C    function, class, module
+    Y    an object that is written above    O k  other object: by its parts, by a registered function
+    D    instance of a subclass of a type here, member of an enum
 
 Invariants:
     1. A writer is chosen by exact type. An instance of a subclass counts by its class, by what the base's own
@@ -20,7 +20,6 @@ Invariants:
 
 from __future__ import annotations
 
-import array
 import contextlib
 import enum
 import os
@@ -129,11 +128,10 @@ def _set(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.inline_depth -= 1
 
 
-def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
-    view = memoryview(value)
-    name = f"{type(value).__name__} {view.format} {view.shape}".encode()
-    put(b"w" + length(len(name)) + name + length(view.nbytes))
-    put(view if view.contiguous and view.ndim == 1 and view.format == "B" else view.tobytes())
+def _raw_buffer(_: Encoder, value: memoryview, put: Put) -> None:
+    name = f"{value.format} {value.shape}".encode()
+    put(b"w" + length(len(name)) + name + length(value.nbytes))
+    put(value if value.contiguous and value.ndim == 1 and value.format == "B" else value.tobytes())
 
 
 def _path(encoder: Encoder, value: Any, put: Put) -> None:
@@ -174,9 +172,7 @@ WRITERS: dict[type, Writer] = {
     frozenset: _set,
     Plain: _plain,
     Tree: _tree,
-    bytearray: _raw_buffer,
     memoryview: _raw_buffer,
-    array.array: _raw_buffer,
     types.FunctionType: _code,
     types.BuiltinFunctionType: _code,
     types.MethodType: _code,

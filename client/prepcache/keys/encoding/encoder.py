@@ -21,14 +21,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 from prepcache.namedtuples import is_namedtuple
 
-ENCODING_VERSION = 13
+ENCODING_VERSION = 14
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
@@ -189,12 +189,11 @@ class Encoder:
         return None
 
     def code_bytes(self, value: Any) -> bytes | None:
-        """What a function, class or module counts by, here its name; None where it has none."""
-        owner = getattr(value, "__self__", value)
-        if not isinstance(value, type | FunctionType | BuiltinFunctionType) or "<" in value.__qualname__:
+        """What a function, class or module counts by; None where it counts as any object does."""
+        is_made = isinstance(value, FunctionType) and "<" in value.__qualname__
+        if is_made or not isinstance(value, type | FunctionType):
             return None
-        module = value.__module__ or (owner.__module__ if isinstance(owner, type) else None)
-        return f"{module}.{value.__qualname__}".encode() if module else None
+        return f"{value.__module__}.{value.__qualname__}".encode()
 
     def is_library(self, cls: type) -> bool:
         return True
@@ -215,16 +214,15 @@ class Encoder:
         payload = self.code_bytes(value)
         self.opaque_depth -= 1
         if payload is None:
-            name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
-            raise self.refuse(f"{name} ({type(value).__name__}) has no stable bytes; {self.ways_out}")
-        put(b"C" + length(len(payload)))
-        put(payload)
+            self.put_object(value, put)
+        else:
+            put(b"C" + length(len(payload)) + payload)
 
     def put_class_of(self, value: Any, put: Put) -> None:
         """Write the class of an instance: by definition where the encoder knows code, else by name."""
         cls = type(value)
         if cls not in self._classes:
-            payload = self.code_bytes(cls) or f"{cls.__module__}.{cls.__qualname__}".encode()
+            payload = self.code_bytes(cls) or b""
             self._classes[cls] = b"C" + length(len(payload)) + payload
         put(self._classes[cls])
 
