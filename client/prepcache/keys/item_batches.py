@@ -71,19 +71,13 @@ class ItemEncoder(Encoder):
         "`__prepcache_key__()` method, or call `register_key(type, function)`"
     )
 
-    def __init__(
-        self,
-        rules: PathRules,
-        stat_cache: StatCache | None = None,
-        trust: Trust = "stat",
-    ) -> None:
+    def __init__(self, rules: PathRules, stat_cache: StatCache | None = None, trust: Trust = "stat") -> None:
         super().__init__()
         self.rules, self.stat_cache, self.trust = rules, stat_cache, trust
         self.names: list[str | bytes] = []
         self.rows = array("q")
         self.trees: set[int] = set()
         self.known: dict[int, Digested] = {}
-        self.missing: list[str | bytes] = []
         self.classes: dict[type, None] = {}
         self.text_files: list[str] = []
         self._libraries: dict[type, bool] = {}
@@ -96,7 +90,6 @@ class ItemEncoder(Encoder):
         self.names.append(named.name)
         if named.info is None:
             self.known[slot] = Digested(b"", _NO_STAMP, False)
-            self.missing.append(named.name)
         elif named.is_tree:
             self.trees.add(slot)
         else:

@@ -110,7 +110,7 @@ class ItemHasher:
             found = digests_of(items, encoder, block, first, step)
             digests.append(found[0])
             hashes.append(found[1])
-            missing += encoder.missing
+            missing += [encoder.names[slot] for slot, one in encoder.known.items() if not one.digest]
             text_files += encoder.text_files
             self.classes.update(dict.fromkeys(one for one in encoder.classes if not is_library(one)))
         if self.stat_cache is not None:

@@ -40,26 +40,18 @@ class Tree(Marker[T]):
 def plain(value: T) -> Plain[T]:
     """Marks `value` as plain: a str in it that names a file counts as text, a path by its name only.
 
-    Args:
-        value: anything that can be keyed, nested or not.
-
-    Returns:
-        a marker; the preprocessing function receives `value`.
+    The preprocessing function receives `value`.
     """
     return Plain(value)
 
 
 def tree(path: T) -> Tree[T]:
-    """Key a directory by the names and bytes of all files under it.
+    """Marks the path of a directory, so that the names and bytes of all files under it count.
 
-    Args:
-        path: a str or `os.PathLike` that names a directory.
-
-    Returns:
-        a marker; the preprocessing function receives `path`.
+    The preprocessing function receives `path`.
 
     Raises:
-        TypeError: `path` is neither.
+        TypeError: `path` is neither a str nor an `os.PathLike`.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"tree() takes the path of a directory, not {type(path).__name__}")

@@ -21,14 +21,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 from prepcache.keys.encoding.encoder import Encoder, length
-from prepcache.keys.files.digest import (
-    Trust,
-    digest_file,
-    digest_tree,
-    kind_of,
-    printable,
-    stat_or_none,
-)
+from prepcache.keys.files.digest import Trust, digest_file, digest_tree, kind_of, printable, stat_or_none
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.markers import Tree
 
@@ -162,10 +155,9 @@ class PathRules:
             for root in self._roots:
                 if name.startswith(root):
                     return name[len(root) :]
-        absolute = os.path.abspath(name)
-        if absolute.startswith(self._absolute_root):
-            return absolute[len(self._absolute_root) :]
-        return "" if _folder(absolute) == self._absolute_root else None
+        absolute = _folder(os.path.abspath(name))
+        is_inside = absolute.startswith(self._absolute_root)
+        return absolute[len(self._absolute_root) : -1] if is_inside else None
 
 
 def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:

@@ -177,8 +177,9 @@ def state_of(function: types.FunctionType) -> Parts:
     """What a function holds beside its code: what to put behind its label, and values; `EMPTY` for none."""
     code, defaults = function.__code__, function.__defaults__ or ()
     named = code.co_varnames[: code.co_argcount]
-    named = ("",) * (len(defaults) - len(named)) + named  # the job may have set more than there are arguments
-    given = [*zip(named[len(named) - len(defaults) :], defaults, strict=True)]
+    given = [
+        *zip(named[::-1], defaults[::-1], strict=False)
+    ]  # the job may have set more than there are arguments
     given += sorted((function.__kwdefaults__ or {}).items(), key=lambda pair: pair[0])
     parts = [(f"({without_address(name, code)}=)", value) for name, value in given]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
