@@ -25,7 +25,7 @@ from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint, without_address
 from prepcache.keys.encoding.builtins import attributes_of
-from prepcache.keys.encoding.encoder import CONTENT, Parts
+from prepcache.keys.encoding.encoder import Parts
 from prepcache.protocol.observed import GENERATORS
 
 EMPTY = object()
@@ -76,24 +76,23 @@ def _kept_results(function: Any) -> list[Any]:
     return [part for part in seen if not any(part is one for one in entries)]
 
 
-_HELD: dict[type, Callable[[Any], Any]] = {
-    staticmethod: lambda value: value.__func__,
-    classmethod: lambda value: value.__func__,
-    types.MethodType: lambda value: (value.__self__, value.__func__),
-    property: lambda value: (value.fget, value.fset, value.fdel),
-    functools.cached_property: lambda value: value.func,
-    functools.partial: lambda value: (value.func, value.args, value.keywords),
-    functools._lru_cache_wrapper: _kept_results,
-    struct.Struct: lambda value: value.format,
-    weakref.ref: lambda value: value(),
-    types.MappingProxyType: dict,
-    types.CodeType: fingerprint,
+_HELD: dict[type, Callable[[Any], dict[str, Any]]] = {
+    staticmethod: lambda value: {"__func__": value.__func__},
+    classmethod: lambda value: {"__func__": value.__func__},
+    types.MethodType: lambda value: {"__self__": value.__self__, "__func__": value.__func__},
+    property: lambda value: {"fget": value.fget, "fset": value.fset, "fdel": value.fdel},
+    functools.cached_property: lambda value: {"func": value.func},
+    functools.partial: lambda value: {"func": value.func, "args": value.args, "keywords": value.keywords},
+    functools._lru_cache_wrapper: lambda value: {"cache": _kept_results(value)},
+    struct.Struct: lambda value: {"format": value.format},
+    weakref.ref: lambda value: {"<referent>": value()},
+    types.MappingProxyType: lambda value: {"<items>": dict(value)},
+    types.CodeType: lambda value: {"<code>": fingerprint(value)},
 }
 """What is held by objects that cannot be copied, besides attributes of their own."""
 
 
 def _held(value: Any) -> Parts | None:
-    """The parts of an object that cannot be copied; None for others."""
     if (home := global_generator(value)) is not None:
         return [("<generator>", home)]
     for name in ("stdout", "stderr"):
@@ -102,8 +101,8 @@ def _held(value: Any) -> Parts | None:
     read = next((read for base in type(value).__mro__ if (read := _HELD.get(base))), None)
     if read is None:
         return None
-    own = sorted(attributes_of(value).items())
-    return [(CONTENT, read(value)), *(pair for pair in own if pair[0][:2] != "__")]
+    own = {name: part for name, part in attributes_of(value).items() if name[:2] != "__"}
+    return sorted((own | read(value)).items())
 
 
 def _copied(value: Any, is_library: bool) -> Parts:
