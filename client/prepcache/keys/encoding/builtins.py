@@ -27,7 +27,7 @@ import pathlib
 import struct
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prepcache.keys.encoding.encoder import CONTENT, Encoder, Parts, Put, Writer, length, text_bytes
@@ -87,12 +87,15 @@ def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
         encoder.leave(value)
 
 
-def has_free_order(value: dict[Any, Any]) -> bool:
-    return all(type(key) in SIMPLE for key in value)
+def has_free_order(value: Iterable[Any]) -> bool:
+    """Whether the keys of a dict are plain values, or tuples of those."""
+    return all(type(key) in SIMPLE or (type(key) is tuple and has_free_order(key)) for key in value)
 
 
 def simple_key(key: Any) -> bytes:
     """By what the keys of a plain dict are sorted: their bytes as plain values."""
+    if type(key) is tuple:
+        return b"t" + length(len(key)) + b"".join(map(simple_key, key))
     return SIMPLE[type(key)](key)
 
 
