@@ -151,9 +151,7 @@ class Launcher(Endpoint):
         return DaemonUnreachable(told, url=self.address.url)
 
     def start(self, *, is_reading: bool = False) -> bool:
-        """Starts the daemon unless somebody else just did; whether it will listen soon, if all is well.
-        Raises DaemonUnreachable where it cannot be started, died at once, or has no store that could be
-        read."""
+        """Starts the daemon unless somebody else just did; whether it will listen soon, if all is well."""
         if is_reading and not self.has_store:
             raise self.not_running()
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH_BYTES:

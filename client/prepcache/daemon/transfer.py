@@ -87,8 +87,7 @@ def nameless(folder: str | os.PathLike[str]) -> int:
 
 
 def stage(fd: int, path: Path) -> bool:
-    """Gives a nameless file a name in the staging folder, or copies it there; False: that takes no file.
-    Raises OSError where there is no room for a copy."""
+    """Gives a nameless file a name in the staging folder, or copies it there; False: that takes no file."""
     try:
         if os.fstat(fd).st_nlink == 0:  # else a daemon that has not answered may still take it
             os.fchmod(fd, 0o640)

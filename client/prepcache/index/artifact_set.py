@@ -26,7 +26,7 @@ from prepcache.index.recipe_index import Observed, RecipeIndex, Verdicts, open_o
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
-from prepcache.protocol.observed import Row, draws_in
+from prepcache.protocol.observed import draws_in
 from prepcache.settings import Mode
 
 log = logging.getLogger("prepcache")
@@ -102,7 +102,10 @@ class ArtifactSet(RecipeIndex):
             if (rows := self.observed.get(chunk)) is None:
                 return None
             if chunk not in verdicts:
-                verdicts[chunk] = self._changed(rows)
+                from prepcache.keys.observation.inputs import Roots, still_true
+
+                roots = Roots.of(self.recipe, self._root)
+                verdicts[chunk] = still_true(rows, user_stat_cache(), roots, self._trust)
             if (changed := verdicts[chunk]) is not None:
                 self.changed_inputs = tuple(dict.fromkeys((*self.changed_inputs, changed)))
                 return None
@@ -110,11 +113,6 @@ class ArtifactSet(RecipeIndex):
         mapped = open_or_miss(ref, self.session.path_of, self.recipe.digest)
         self.has_mapped |= mapped is not None
         return mapped
-
-    def _changed(self, rows: Sequence[Row]) -> tuple[str, str] | None:
-        from prepcache.keys.observation.inputs import Roots, still_true
-
-        return still_true(rows, user_stat_cache(), Roots.of(self.recipe, self._root), self._trust)
 
     def claim(self) -> None:
         """In a process that got it from another and reads by itself: takes its own holds."""
