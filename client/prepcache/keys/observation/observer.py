@@ -240,7 +240,8 @@ class Observer:
                     before.clear()  # what counts is what was moved there
             elif fact.kind != Kind.LISTED:
                 used.setdefault(fact.full, []).append(fact)
-        now = {path: stamp_at(info_of(path)) for path, own in used.items() if own}
+        stamps = {path: stamp_at(info_of(path)) for path, own in used.items() if own}
+        now = {path: stamp for path, stamp in stamps.items() if not self._is_known(path, used[path], stamp)}
         for path in now:
             if _is_made(used[path], now[path]):
                 self._take_back(path, used[path])
@@ -257,6 +258,13 @@ class Observer:
         if modules := frozenset(filter(is_file_of_job, loaded)):
             read = [self._last[path] for path in used if path in self._last]
             _log.extend(Entry(self, one, modules) for one in (*read, _NOTHING))
+
+    def _is_known(self, path: str, facts: list[Fact], now: Stamp | None) -> bool:
+        """Whether a file was only read, and is and was then as the last entry of it says."""
+        last, (fact, *more) = self._last.get(path), facts
+        if last is None or not last.is_read or more or fact.kind != Kind.READ:
+            return False
+        return fact.folder == last.folder and last.stamp == stamp_at(fact.info) == now
 
     def _settle(self, path: str, facts: list[Fact], now: Stamp | None) -> None:
         """Notes a path that an item used, and that its function did not make."""
