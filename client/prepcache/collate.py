@@ -248,22 +248,21 @@ class _Pad(_Collate):
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
     def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
+        import torch
+
         to_tensor = _maker(column)
         dtype = to_tensor(np.empty(0, column.dtype)).dtype
         at, unit = 1 if self.side == "left" else 0, math.prod(tail)
-        row_bytes, longest = unit * dtype.itemsize, _padding(self.value, dtype, unit)
 
         def collate(batch: Batch) -> Any:
-            nonlocal longest
             begin, end = column.bounds(batch.numbers)
             lengths = end - begin if unit == 1 else (end - begin) // unit
-            width, gap = self._width(lengths), longest  # which another thread may replace with a shorter one
-            sizes = ((width - lengths) * row_bytes).tolist()
-            if (most := max(sizes)) > len(gap):
-                gap = longest = _padding(self.value, dtype, 2 * most // dtype.itemsize)
+            width = self._width(lengths)
+            sizes = ((width - lengths) * unit).tolist()
+            gap = torch.full((max(sizes),), self.value, dtype=dtype).view(torch.uint8).numpy().data
             pieces: list[Any] = [None] * (2 * len(lengths))
             pieces[at::2] = column.pieces(batch.numbers, begin, end)
-            pieces[1 - at :: 2] = [gap[:size] for size in sizes]
+            pieces[1 - at :: 2] = [gap[: size * dtype.itemsize] for size in sizes]
             values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
             return self._with(to_tensor(values.reshape(len(lengths), width, *tail)), lengths)
 
@@ -316,10 +315,3 @@ takes_batches(pack_collate)
 _PAD = _Pad(None, 0, "right", 1, None)
 _PACK = _Pack(None)
 """What `pad_collate` and `pack_collate` do without parentheses."""
-
-
-def _padding(value: complex, dtype: Any, elements: int) -> memoryview:
-    import torch
-
-    octets: Any = torch.full((elements,), value, dtype=dtype).view(torch.uint8).numpy()
-    return memoryview(octets)
