@@ -22,6 +22,7 @@ class Log:
     def __init__(self): self.lock = threading.Lock()
     def write(self, text): return text
 log = Log()
+write = log.write
 log_write, draw, search, wrap = log.write, random.random, re.compile("a").search, textwrap.dedent
 class Params(dict):
     def __getitem__(self, name): raise AssertionError("its own code runs")
@@ -126,6 +127,21 @@ def test_what_a_job_puts_in_the_place_of_a_draw_counts(put, monkeypatch):
 @pytest.mark.usefixtures("library")
 def test_what_is_no_setting_or_not_read_does_not_count(project, name):
     assert not change_of(project, *OTHERS[name])
+
+
+@pytest.mark.usefixtures("library")
+def test_a_method_that_a_library_holds_counts_by_name(project):
+    """As jieba's `cut`, whose object loads its words at the first call. The project's own counts whole."""
+    project.write(
+        prep="from library import write\nclass C:\n    K = 1\n    @classmethod\n"
+        "    def g(cls, x): return cls.K\ng = C.g\ndef f(x): return write(x), g(x)\n"
+    )
+    module = project.load()
+    before = recipe(module.f, code="function").digest
+    module.write.__self__.words = [1]
+    assert recipe(module.f, code="function").digest == before
+    module.C.K = 2
+    assert recipe(module.f, code="function").digest != before
 
 
 def test_numpys_generator_counts_alike_before_it_is_loaded(project, monkeypatch):

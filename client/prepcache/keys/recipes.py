@@ -1,7 +1,7 @@
 """The recipe: code fingerprint, config, environment, version and expand, as one digest and readable parts.
 
     parts = {
-      "format": 18, "name": "prep.tokenize",
+      "format": 19, "name": "prep.tokenize",
       "code": {"mode": "script", "files": {name: digest}, "definitions": {label: digest},
                "values": {label: {"digest", "text"}}, "attributes": {place: {"digest", "text"}},
                "variables": {name: value}, "untracked": [names]},
@@ -46,7 +46,7 @@ from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, notes_on_ranks
 
-RECIPE_VERSION = 18
+RECIPE_VERSION = 19
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"

@@ -27,20 +27,9 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import project, resolution
+from prepcache.keys.code import names, project, resolution
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.names import (
-    FRAME_READERS,
-    Questions,
-    all_names,
-    cell_chains,
-    global_chains,
-    is_attribute_bag,
-    is_dynamic,
-    names_in_annotations,
-    names_in_texts,
-)
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, Parts, is_registered
@@ -74,7 +63,6 @@ _C_DESCRIPTORS = (
     types.ClassMethodDescriptorType,
 )
 
-
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
@@ -97,8 +85,6 @@ class Dependencies:
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
         is_following: whether some function imports a module of the project itself.
-        loaded: the modules that were met and are loaded.
-        whole_files: the code of modules that count whole.
         whole_objects: labels of the objects that were met and all of whose attributes count, by address.
         generators: the places of random generators, and they, by address; also of those that do not count.
     """
@@ -135,7 +121,7 @@ class Dependencies:
 
     def __post_init__(self) -> None:
         self.labels = project.Labels(self.places)
-        self.asked = Questions(self.texts)
+        self.asked = names.Questions(self.texts)
 
     def run(self) -> None:
         """Visits what is queued, until nothing is, and no question of the code is left."""
@@ -146,7 +132,7 @@ class Dependencies:
             else:
                 visit, arguments = self._queue.popleft()
                 visit(*arguments)
-        self._named_variables(self.asked.variables())
+        self._count_variables(self.asked.variables())
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
@@ -158,7 +144,7 @@ class Dependencies:
                 "observed, or exclude the look-up with untracked=('modules',)",
                 path=self.asked.finder,
             )
-        named = names_in_texts(self.asked.texts | self.texts) if "frames" in topics else ()
+        named = names.names_in_texts(self.asked.texts | self.texts) if "frames" in topics else ()
         for label, held in self.labels.definitions() if topics else ():
             if label not in self.definitions:
                 continue
@@ -172,7 +158,7 @@ class Dependencies:
                 self.count_value(f"{label}.__subclasses__()", type.__subclasses__(held), held)
             if "modules" in topics:
                 resolution.count_home(self, space)
-            if isinstance(held, FunctionType) and not FRAME_READERS.isdisjoint(all_names(held.__code__)):
+            if isinstance(held, FunctionType) and names.reads_frames(held.__code__):
                 resolution.count_named(self, space, named)
         if "arguments" in topics:
             self.count_value("sys.argv", sys.argv[1:], sys)
@@ -190,19 +176,19 @@ class Dependencies:
         for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
-            elif is_attribute_bag(value) and part.startswith("["):
-                resolution.count_bag(self, f"{label}{part}", value, cell_chains(code, part[1:-1]), function)
+            elif names.is_attribute_bag(value) and part.startswith("["):
+                chains = names.cell_chains(code, part[1:-1])
+                resolution.count_bag(self, f"{label}{part}", value, chains, function)
             else:
                 self.count_value(f"{label}{part}", value, function)
         if function.__annotations__:  # whatever is given the function may read them
             self.count_value(f"{label}.__annotations__", function.__annotations__, function)
-            resolution.count_named(
-                self, space, names_in_annotations(function.__annotations__.values(), space)
-            )
-        for name, chains in sorted(global_chains(code).items()):
+            found = names.names_in_annotations(function.__annotations__.values(), space)
+            resolution.count_named(self, space, found)
+        for name, chains in sorted(names.global_chains(code).items()):
             resolution.count_global(self, space, name, chains)
         self.asked.note_code(code)
-        if is_dynamic(code):
+        if names.is_dynamic(code):
             resolution.count_home(self, space, path)
         resolution.follow_imports(self, code, space)
 
@@ -228,14 +214,15 @@ class Dependencies:
             self._note_file(space, file)
         self.refer_library(project.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
-        self._named_variables(variables_of(cls))
-        resolution.count_named(self, space, names_in_annotations(annotations_of(cls).values(), space))
+        self._count_variables(variables_of(cls))
+        found = names.names_in_annotations(annotations_of(cls).values(), space)
+        resolution.count_named(self, space, found)
         for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
 
-    def _named_variables(self, names: Iterable[Any]) -> None:
-        for name in names:
-            if isinstance(name, str) and not self.is_untracked(f"environ.{name}"):
+    def _count_variables(self, found: Iterable[str]) -> None:
+        for name in found:
+            if not self.is_untracked(f"environ.{name}"):
                 self.variables[name] = os.environ.get(name)
 
     def is_untracked(self, label: str) -> bool:

@@ -149,7 +149,7 @@ class ImportGraph:
         self._places = places
         self._search = search
         self._found: dict[str, Found] = {}
-        self._wanted: dict[str, set[str]] = {}
+        self.wanted: dict[str, set[str]] = {}
         self._queue: list[tuple[str, str]] = []
 
     def add_file(self, module: str, path: str) -> None:
@@ -173,7 +173,7 @@ class ImportGraph:
         while queue:
             if (name := queue.pop()) in self.modules and name not in found:
                 found.add(name)
-                queue += self._wanted.get(name, ())
+                queue += self.wanted.get(name, ())
         return sorted(found)
 
     # -- counting --------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class ImportGraph:
                 raise
             self.edited.add(path)
             return
-        self._wanted[module] = self._follow(source.imports, module, is_package(path))
+        self.wanted[module] = self._follow(source.imports, module, is_package(path))
 
     def _follow(self, imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
         wanted = wanted_by(imports, module, is_of_package)

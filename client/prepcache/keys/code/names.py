@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import builtins
 import dis
 import functools
 import os
@@ -69,13 +70,11 @@ _ANYTHING = frozenset({"setattr", "delattr", "globals", "exec", "__setattr__"})
 _FIXED = (*SCALARS, tuple, frozenset, type, FunctionType, os.PathLike)
 _CONTAINERS = (dict, list, set, bytearray)
 
-Chains = dict[str, set[tuple[str, ...]]]
-
 
 @functools.lru_cache(maxsize=20_000)
-def global_chains(code: CodeType) -> Chains:
+def global_chains(code: CodeType) -> dict[str, set[tuple[str, ...]]]:
     """Global name to the attribute chains read from it, nested code included."""
-    chains: Chains = {}
+    chains: dict[str, set[tuple[str, ...]]] = {}
     for one in nested(code):
         names = one.co_names
         root = ""
@@ -157,11 +156,6 @@ def is_attribute_bag(value: Any) -> bool:
     return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
 
 
-def is_used_whole(bag: Any, chain: tuple[str, ...]) -> bool:
-    """Whether a chain uses a bag as a whole, or by what its class says (`args.__dict__`)."""
-    return not chain or (chain[0] not in vars(bag) and hasattr(type(bag), chain[0]))
-
-
 def _member(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
 
@@ -236,8 +230,6 @@ _TOPICS = {
     "home": {"expanduser"},
     "frames": FRAME_READERS,
 }  # fmt: skip
-OF_REACHED = "modules"
-"""The topic of code that looks modules up by their names."""
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
@@ -270,7 +262,8 @@ class Questions:
         names = all_names(code)
         self._note_names(names)
         is_found, is_any = module_look_ups(code)
-        self.topics.update([OF_REACHED] * is_found)
+        if is_found:
+            self.topics.add("modules")
         if is_any:
             self.finder = self.finder or f"{code.co_name} ({os.path.basename(code.co_filename)})"
         for text in texts_in(code):
@@ -278,10 +271,15 @@ class Questions:
             if "BaseSettings" in names:  # of fields, in the body of a class
                 self.texts.add(text.upper())
 
-    def note_global(self, value: Any) -> None:
-        """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
+    def note_global(self, label: str, value: Any, chains: set[tuple[str, ...]]) -> None:
+        """Notes a global that code reads: one may be `os.environ` or `sys` by another name."""
         if any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb)):
             self.topics.add("variables")
+        is_renamed = value is sys and not label.endswith(".sys")
+        is_renamed &= any(chain[:1] in ((), ("modules",)) for chain in chains)
+        if is_renamed or value is sys.modules or value is builtins.__import__:
+            self.topics.add("modules")
+            self.finder = self.finder or label
         if isinstance(value, str | bytes):
             self._note_text(os.fsdecode(value))
 
@@ -312,6 +310,10 @@ class Questions:
         prefixes = tuple(word for word in words if word.endswith("_"))
         wanted = words | {text for text in self.texts if text.strip("_")}  # a shell sets `_`
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
+
+
+def reads_frames(code: CodeType) -> bool:
+    return not FRAME_READERS.isdisjoint(all_names(code))
 
 
 def names_in_texts(texts: Iterable[str]) -> set[str]:
@@ -356,11 +358,8 @@ def module_look_ups(code: CodeType) -> tuple[bool, bool]:
             is_other = step.argval == "modules" and is_call  # of a network, which has such a method
             if step.opname not in _TAKES or step.argval not in tables or is_other:
                 continue
-            first, then, *_ = (
-                *(s for s in steps[at + 1 : at + 4] if s.argval not in ("get", "pop")),
-                step,
-                step,
-            )
+            after = [s for s in steps[at + 1 : at + 4] if s.argval not in ("get", "pop")]
+            first, then = (*after, step, step)[:2]
             is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
             is_own = first.argval == "__name__" or then.argval == "__module__"
             is_found |= step.argval == "modules"

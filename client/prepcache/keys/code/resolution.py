@@ -14,7 +14,7 @@ import io
 import marshal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,24 +23,8 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
-from prepcache.keys.code.import_graph import (
-    Import,
-    SourceFile,
-    imports_in,
-    is_package,
-    read_source,
-    wanted_by,
-    with_packages,
-)
-from prepcache.keys.code.names import (
-    OF_REACHED,
-    SCALARS,
-    SKIPPED_GLOBALS,
-    all_names,
-    is_attribute_bag,
-    is_dynamic,
-    is_used_whole,
-)
+from prepcache.keys.code.import_graph import SourceFile, imports_in, read_source, wanted_by, with_packages
+from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, all_names, is_attribute_bag, is_dynamic
 from prepcache.keys.code.project import Place, file_name
 from prepcache.keys.code.values import ABSENT, Value
 from prepcache.keys.environment import started_ns
@@ -68,11 +52,7 @@ def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: s
         count_builtins(walk, [name])
         return
     value = space[name]
-    walk.asked.note_global(value)
-    is_renamed = value is sys and name != "sys" and any(chain[:1] in ((), ("modules",)) for chain in chains)
-    if is_renamed or value is sys.modules or value is builtins.__import__:
-        walk.asked.topics.add(OF_REACHED)
-        walk.asked.finder = walk.asked.finder or label
+    walk.asked.note_global(label, value, chains)
     if isinstance(value, ModuleType):
         if walk.labels.place_of(value) is not Place.PROJECT:  # what is read of the project's counts by itself
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
@@ -91,7 +71,8 @@ def count_builtins(walk: Dependencies, names: Iterable[str]) -> None:
 
 
 def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, ...]], owner: Any) -> None:
-    if any(is_used_whole(bag, chain) for chain in chains):
+    # As a whole, or by what its class says (`args.__dict__`).
+    if any(not one or (one[0] not in vars(bag) and hasattr(type(bag), one[0])) for one in chains):
         walk.count_value(label, bag, owner)
         return
     for attribute in sorted({chain[0] for chain in chains}):
@@ -154,9 +135,11 @@ def _library_attribute(
     elif isinstance(value, type):
         _library_attribute(walk, label, vars(value), chain[1:], is_late=is_late)
     elif isinstance(value, FunctionType | BuiltinFunctionType) and not is_late:
-        module = str(value.__module__)
+        module, name = str(value.__module__), value.__qualname__
+        if isinstance(value, FunctionType):  # of which `functools.wraps` sets both
+            module, name = str(value.__globals__.get("__name__")), value.__code__.co_qualname
         if not _is_of_package(module, label):
-            text = f"{module}.{value.__qualname__}"
+            text = f"{module}.{name}"
             walk.values[label] = Value(blake3(text.encode()).hexdigest(), text)
             walk.refer_library(module)
 
@@ -249,7 +232,7 @@ def _is_plain(value: Any) -> bool:
 
 def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) -> None:
     """Counts what code imports itself that stands in the module with these globals."""
-    imports: Sequence[Import] = list(dict.fromkeys(imports_in(code)))
+    imports = list(dict.fromkeys(imports_in(code)))
     if not imports:
         return
     module, is_of_package = walk.labels.of_module(space), "__path__" in space
@@ -263,7 +246,7 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
             continue
         names |= source.names
         is_any |= is_dynamic(source.code)
-        homes.update(with_packages(wanted_by(source.imports, name, is_package(source.path))))
+        homes.update(with_packages(walk.graph.wanted[name]))
         if name not in walk.whole_files:
             walk.whole_files[name] = source.code
             walk.asked.note_code(source.code)

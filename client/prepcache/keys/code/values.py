@@ -29,11 +29,7 @@ from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, text_bytes
-from prepcache.keys.encoding.objects import (
-    is_lock,
-    kind_of,
-    state_of,
-)
+from prepcache.keys.encoding.objects import is_lock, kind_of, state_of
 from prepcache.keys.environment import check_machine_code
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import looks_like_path, name_bytes
@@ -126,15 +122,21 @@ class ValueEncoder(Encoder):
         module = value.__module__ or type(owner).__module__
         project.note_module(owner)
         self._walk.refer_library(module)
-        if isinstance(value, MethodType):
+        is_theirs = self.is_library(owner if isinstance(owner, type) else type(owner))
+        is_in_c = isinstance(value, BuiltinFunctionType)
+        short = getattr(value, "__name__", "")  # any callable may be that of a method
+        name = f"{module}.{value.__qualname__ if is_in_c else short}"
+        spaces = [project.space_of(project.module_named(one)) for one in (module, type(owner).__module__)]
+        if spaces[0].get(short) is value:
+            # An object that the library does not hold itself is one that a job put there.
+            is_held = any(one is owner for space in spaces for one in space.values())
+            if (is_in_c and value.__module__ is not None) or (is_held and is_theirs):
+                return f"library:{name}".encode()
+        if not is_in_c:
             return b"method:" + self._owner(value) + self.part(value.__func__, "__func__")
-        name = f"builtin:{module}.{value.__qualname__}"
-        held = project.space_of(project.module_named(module)).get(value.__name__)
-        is_of_module = held is value and value.__module__ is not None
-        is_theirs = isinstance(owner, type) and self.is_library(owner)  # the project's may be called
-        if owner is None or is_of_module or is_theirs or isinstance(owner, ModuleType):
-            return name.encode()
-        return f"{name}:".encode() + self.part(owner, "__self__")
+        if owner is None or isinstance(owner, ModuleType) or (isinstance(owner, type) and is_theirs):
+            return f"builtin:{name}".encode()  # a class of the project's may be called
+        return f"builtin:{name}:".encode() + self.part(owner, "__self__")
 
     def _owner(self, method: MethodType) -> bytes:
         """The object of a method: the project's by what the method reads of it."""
