@@ -290,4 +290,12 @@ def map_tensors(batch: Any, function: Any) -> Any:
     """The batch with each tensor in it replaced; containers of the types that collation makes."""
     import torch
 
-    return rebuilt(batch, lambda _, leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+    packed = torch.nn.utils.rnn.PackedSequence
+
+    def mapped(_: Any, leaf: Any) -> Any:
+        if isinstance(leaf, packed):
+            values, sizes, *orders = leaf  # the sizes stay on the CPU: torch reads them there
+            return packed(function(values), sizes, *(one if one is None else function(one) for one in orders))
+        return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    return rebuilt(batch, mapped, whole=packed)

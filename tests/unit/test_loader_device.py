@@ -110,6 +110,17 @@ def test_every_tensor_in_containers_of_any_type_is_sent():
     assert same(fixed, {"a": torch.full((1,), 2.0)})
 
 
+def test_a_packed_sequence_keeps_its_sizes_on_the_cpu():
+    """torch reads them there."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 3), torch.ones(5, 3)], enforce_sorted=False)
+    moved = map_tensors([packed], lambda tensor: tensor.to("meta"))[0]
+    assert type(moved) is type(packed)
+    assert moved.data.is_meta and moved.sorted_indices.is_meta and moved.unsorted_indices.is_meta
+    assert not moved.batch_sizes.is_meta
+    ordered = torch.nn.utils.rnn.pack_sequence([torch.ones(5), torch.ones(2)])
+    assert map_tensors(ordered, lambda tensor: tensor.to("meta")).sorted_indices is None
+
+
 def test_batches_are_sent_to_devices_of_any_type(tmp_path):
     dataset = Stored(rows_of(tmp_path, [({"a": torch.ones(2) * i}, i) for i in range(5)]))
     for named, number in Loader(dataset, 3, device="meta"):

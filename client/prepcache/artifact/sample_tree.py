@@ -114,14 +114,18 @@ def rebuilt(
     leaf: Callable[[tuple[str, ...], Any], Any],
     path: tuple[str, ...] = (),
     sequence: Callable[[list[Any]], Any] | None = None,
+    whole: type | tuple[()] = (),
 ) -> Any:
     """What `leaves_of` takes apart, with the leaves that `leaf(path, old)` gives.
 
     Args:
         sequence: makes what tuples and lists become, except namedtuples; by default they keep their types.
+        whole: containers that are leaves.
     """
+    if isinstance(value, whole):
+        return leaf(path, value)
     if isinstance(value, Mapping):
-        made = {key: rebuilt(child, leaf, (*path, str(key)), sequence) for key, child in value.items()}
+        made = {key: rebuilt(child, leaf, (*path, str(key)), sequence, whole) for key, child in value.items()}
         if type(value) is dict or not isinstance(value, MutableMapping):
             return made
         filled = copy(value)  # it may hold more than its items, as a defaultdict does
@@ -130,7 +134,7 @@ def rebuilt(
     if isinstance(value, tuple | list):
         names = getattr(value, "_fields", range(len(value)))
         pairs = zip(names, value, strict=True)
-        children = [rebuilt(child, leaf, (*path, str(name)), sequence) for name, child in pairs]
+        children = [rebuilt(child, leaf, (*path, str(name)), sequence, whole) for name, child in pairs]
         return type(value)(*children) if hasattr(value, "_fields") else (sequence or type(value))(children)
     return leaf(path, value)
 
