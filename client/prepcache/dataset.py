@@ -125,11 +125,15 @@ class Opened(Generic[T_co]):
         refuse_unknown(type(self).__name__, options)
         self.transform = transform
         self._by: Preprocessing
-        self._open(
-            items, DatasetOptions(preprocess, config=config, transform=transform, expand=expand, **options)
-        )
+        given = DatasetOptions(preprocess, config=config, transform=transform, expand=expand, **options)
+        self._begin(items, given)
+        self._by.artifacts.look_from(0)  # here: a request is few frames deep
+        self._go_on(given)
 
-    def _open(self, items: Any, given: DatasetOptions) -> None:
+    def _begin(self, items: Any, given: DatasetOptions) -> None:
+        raise NotImplementedError
+
+    def _go_on(self, given: DatasetOptions) -> None:
         raise NotImplementedError
 
     @property
@@ -178,7 +182,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
     _follows_mode = True
     """Whether `prepcache fill` and `prepcache plan` may open a part of it, or leave it unprepared."""
 
-    def _open(self, items: Any, given: DatasetOptions) -> None:
+    def _begin(self, items: Any, given: DatasetOptions) -> None:
         self.items = sequence_of(items)
         mode = opening_mode() if self._follows_mode else None
         if mode is not None:
@@ -195,7 +199,9 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         samples = self._samples = Samples(by, self.items, distinct, stamps, catalogue)
         self._by = by  # later: samples are pickled first, as they then put into files what waits
         samples.originals.read_again(hasher)
-        by.artifacts.look_from(0)
+
+    def _go_on(self, given: DatasetOptions) -> None:
+        samples, by, mode = self._samples, self._by, opening_mode() if self._follows_mode else None
         samples.note_hits()
         samples.say_opening(given.root)
         for note in by.recipe.notes:
@@ -269,7 +275,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
     def __getitem__(self, index: int) -> T_co:
         at = operator.index(index)
         samples = self._samples
-        count = len(samples)
+        count = len(samples) if samples.is_expanded else samples.count
         if not -count <= at < count:
             raise IndexError(f"index {at} is out of range for a data set of {count} samples")
         sample = samples.sample(at + count if at < 0 else at)

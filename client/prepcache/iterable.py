@@ -87,15 +87,17 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         UnkeyableError: an item is an instance of a class of the project.
     """
 
-    def _open(self, items: Any, given: DatasetOptions) -> None:
+    def _begin(self, items: Any, given: DatasetOptions) -> None:
         self._ranks: Split | None = None
         self._said = Once()
         self._source = Source(items)
         self._hashing = {"root": given.root, "read": given.how["read"], "trust": given.how["trust"]}
         self._verify_fraction = given.verify_fraction
         self._counts = Counts()
-        by = self._by = Preprocessing(given, open_recipe(given), self._said, is_stream=True)
-        by.artifacts.look_from(0)
+        self._by = Preprocessing(given, open_recipe(given), self._said, is_stream=True)
+
+    def _go_on(self, given: DatasetOptions) -> None:
+        by = self._by
         said, self._why = stream_line(by.name, by.recipe.digest, by.artifacts)
         by.say(said)
         self._why += by.say_draws()
