@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -79,7 +80,7 @@ class DatasetOptions:
         self.root: str | os.PathLike[str] | None = given.get("root")
         self.lazy: bool = given.get("lazy", False)
         self.verify_fraction: float = given.get("verify_fraction", 0.0)
-        self.num_workers: int = given.get("num_workers", 0)
+        self.num_workers = operator.index(given.get("num_workers", 0))
         self.executor: Executor | None = given.get("executor")
         self.progress: bool | None = given.get("progress")
         if not 0.0 <= self.verify_fraction <= 1.0:

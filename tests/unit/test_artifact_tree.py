@@ -90,6 +90,7 @@ REFUSED = [
     ([collections.UserDict(a=1)], "sample[0]", "return tensors"),
     (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
     (CYCLE, "sample[0][0]", "contain themselves"),
+    (1j, "sample", "return tensors, arrays, real numbers"),
     (lambda: 1, "sample", "function"),
     (Image.new("RGB", (2, 2)), "sample", "return numpy.array(x)"),
     (Row(1), "sample", "return dataclasses.asdict(x)"),

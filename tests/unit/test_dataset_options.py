@@ -34,6 +34,7 @@ class Cluster:
             for number in (float, np.float32)
         ),
         ({"num_workers": -1}, ValueError, "a number of workers, not -1"),
+        ({"num_workers": 1.5}, TypeError, "'float' object"),
         ({"num_workers": 2, "executor": ThreadPoolExecutor(1)}, ValueError, "give one of them"),
         ({"lazy": "yes"}, TypeError, "lazy must be True or False, not str"),
         ({"expand": 2}, TypeError, "expand must be True or False, not int"),

@@ -66,6 +66,7 @@ def test_positions_may_be_any_integers(rows, indices, expected):
         ([COUNT], IndexError),
         ([0, -COUNT - 1], IndexError),
         ([2**70], OverflowError),
+        (np.array([2**64 - 1], np.uint64), OverflowError),
         ([-(2**63)], IndexError),
         (np.ones(COUNT, bool), TypeError),
         ([1.0], TypeError),

@@ -233,7 +233,7 @@ def _leaf(kind: str, dtype: Any, ndim: int) -> Leaf:
 
 
 def _why_not(kind: type) -> str:
-    way = "tensors, arrays, numbers, str, bytes or None, or a dict, list, tuple or namedtuple of those"
+    way = "tensors, arrays, real numbers, str, bytes or None, or a dict, list, tuple or namedtuple of those"
     if plain := [base.__name__ for base in kind.__mro__ if base in (*_SIMPLE, dict, list, tuple)]:
         way = f"{plain[0]}(x)"
     elif hasattr(kind, "__dataclass_fields__"):

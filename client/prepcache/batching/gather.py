@@ -196,6 +196,8 @@ def positions(indices: Any) -> Array:
     if not hasattr(indices, "__array__"):
         return positions(list(indices))  # a range, a set, a generator: what a sampler may give
     at = np.asarray(indices)
+    if at.dtype == np.uint64:
+        return positions(at.reshape(-1).tolist())  # one beyond 64 bits would count from the end
     if at.dtype.kind not in "iu" and at.size:
         raise TypeError(f"positions must be integers, not {at.dtype}")
     return at.reshape(-1).astype(np.int64, copy=False)
