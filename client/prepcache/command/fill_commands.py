@@ -123,7 +123,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     path = Path(file).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{target}: write FILE:DATASET of an existing Python file, as in train.py:make_dataset")
+        raise ConfigError(f"{target}: write FILE:DATASET of an existing Python file, as in train.py:make")
     if path.stem in sys.modules:
         raise ConfigError(f"{file}: a module named {path.stem} is already loaded: rename the file")
     module = importlib.util.module_from_spec(spec)
