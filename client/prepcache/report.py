@@ -222,7 +222,7 @@ def why_missing(
     if not len(catalogue.missing):
         return []
     lines, cue = _why_nothing(artifacts), "observed" if artifacts.changed_inputs else ""
-    if not lines and not artifacts.has_mapped:
+    if not lines and not artifacts.has_any:
         return [ask(artifacts)]
     if not lines:
         lines, cue = [_missing_items(catalogue, items, root)], "data"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import sqlite3
 import zlib
@@ -235,3 +236,12 @@ def test_a_miss_names_files_and_no_values(client, tmp_path):
     items = [tmp_path / "a.txt", "a text of somebody", {"password": "hunter2"}, 7, "there"]
     why = CachedDataset(items, str, **options).report().why
     assert why == ("4 of 5 items not cached: a.txt and 3 more",)
+
+
+def test_a_damaged_artifact_is_not_explained_by_another_recipe(client, tmp_path):
+    options: Any = {"code": None, "client": client, "progress": False}
+    for version in "12":
+        CachedDataset(["a", "b"], str, version=version, **options)
+    for path in tmp_path.glob("**/objects/*/*"):
+        os.truncate(path, 0)
+    assert CachedDataset(["a", "b"], str, version="2", **options).report().why == ("2 of 2 items not cached",)

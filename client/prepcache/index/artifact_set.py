@@ -42,7 +42,7 @@ class ArtifactSet(RecipeIndex):
     Attributes:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
-        has_mapped: any artifact that counts was there, with whatever items.
+        has_any: the daemon has named an artifact; has_mapped: one that counts was there.
         changed_inputs: observed inputs that are not what they were, and what became of them.
         is_known: the daemon answered the last look, so that it knows the recipe.
         reason: why samples are not stored; why, why_cue: why items are missing, which the next lease says.
@@ -59,7 +59,7 @@ class ArtifactSet(RecipeIndex):
         self.generation = 0
         self.reason = ""
         self.why = self.why_cue = ""
-        self.has_lost = self.is_known = False
+        self.has_any = self.has_lost = self.is_known = False
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
@@ -170,6 +170,7 @@ class ArtifactSet(RecipeIndex):
     def absorb(self, resolved: wire.Resolved) -> bool:
         found = self.take_in(resolved.artifacts, resolved.observed, is_complete=resolved.is_complete)
         self.generation = resolved.generation
+        self.has_any |= bool(resolved.artifacts)
         self._hold(resolved.artifacts)
         return found > 0
 
