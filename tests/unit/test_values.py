@@ -18,7 +18,7 @@ from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import attr
 import numpy as np
@@ -101,6 +101,14 @@ class Tree:
         self.children, self.n, self.parent = list(children), n, None
         for child in children:
             child.parent = self  # type: ignore[assignment]
+
+
+class Place(NamedTuple):
+    name: str
+    n: int
+
+    def __fspath__(self):
+        return self.name
 
 
 class Table(dict[str, int]):
@@ -211,6 +219,7 @@ STATES: dict[str, Callable[[int], Any]] = {
     "an element of a list": lambda n: extended(Sizes(), n),
     "an element of a deque": lambda n: extended(Window(), n),
     "an entry of a dict": lambda n: Table(a=n),
+    "a field of a record that is a path": lambda n: Place("a", n),
     "a gradient": graded,
     "the metadata of a dtype": lambda n: np.dtype("i4", metadata={"classes": n}),
     "the metadata of an array's dtype": lambda n: np.zeros(2, np.dtype("i4", metadata={"classes": n})),
@@ -376,3 +385,12 @@ def test_a_set_of_things_of_one_name_is_refused(project, held):
     project.write(prep=f"{made}S = {{{held}}}\ndef f(x): return S")
     with pytest.raises(UnkeyableError, match=r"prep\.S\.element.*: a set gives no order to two things named"):
         recipe(project.load().f)
+
+
+def test_what_was_dispatched_so_far_does_not_count():
+    size = functools.singledispatch(_frame_of)
+    before = digest_of(size)
+    size(list, ())
+    assert digest_of(size) == before
+    size.register(int, Other)
+    assert digest_of(size) != before

@@ -43,6 +43,7 @@ _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
+_OF_DISPATCH = ("register", "dispatch", "_clear_cache")
 _MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """Reference and name by address. The oldest go."""
@@ -163,6 +164,8 @@ class ValueEncoder(Encoder):
         own = vars(function)
         if "_torchdynamo_orig_callable" in own:  # torch.compile, whose cells hold what it compiled so far
             parts = [("compiled", own["_torchdynamo_orig_callable"])]
+        elif "_clear_cache" in own:  # singledispatch, whose cells hold what was dispatched so far
+            parts = sorted((n, part) for n, part in own.items() if n not in _OF_DISPATCH)
         elif "<" in name:
             name += f":{fingerprint(function.__code__)}"
             parts = state_of(function)

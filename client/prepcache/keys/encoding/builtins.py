@@ -206,6 +206,8 @@ def _parts_of(value: Any) -> Parts:
     """What an instance holds as one of its built-in base, however it converts itself, and its attributes."""
     reads = [read for base, read in _CONTENT.items() if issubclass(type(value), base)]
     parts: Parts = [(CONTENT, read(value)) for read in reads[:1]]
+    if isinstance(value, os.PathLike):  # a record may be one, too
+        parts.append((CONTENT, pathlib.PosixPath(os.fsdecode(value))))
     own = attributes_of(value)
     if isinstance(value, defaultdict):
         own["default_factory"] = value.default_factory
@@ -248,7 +250,6 @@ def attributes_of(value: Any, slots_only: tuple[type, ...] | None = None) -> dic
 
 
 _CONTENT: dict[type, Callable[[Any], Any]] = {
-    os.PathLike: lambda value: pathlib.PosixPath(os.fsdecode(value)),
     OrderedDict: lambda value: OrderedDict(OrderedDict.items(value)),
     dict: lambda value: dict(dict.items(value)),
     list: lambda value: list.__getitem__(value, slice(None)),
@@ -266,5 +267,5 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 def writer_for(kind: type) -> Writer | None:
     if kind in WRITERS:
         return WRITERS[kind]
-    bases = {enum.Enum: _enum, type: _code} | dict.fromkeys(_CONTENT, _instance)
+    bases = {enum.Enum: _enum, type: _code, os.PathLike: _instance} | dict.fromkeys(_CONTENT, _instance)
     return next((writer for base, writer in bases.items() if issubclass(kind, base)), None)

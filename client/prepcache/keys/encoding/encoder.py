@@ -28,7 +28,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 from prepcache.namedtuples import is_namedtuple
 
-ENCODING_VERSION = 14
+ENCODING_VERSION = 15
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
