@@ -111,12 +111,12 @@ def test_a_knotted_graph_counts_beyond_the_rows(few_rows, in_config):
 
 
 def test_a_long_chain_beyond_the_rows_is_refused(few_rows):
-    root = node = Plain(0)
-    for n in range(3000):
-        node.after = [Plain(n)]
-        node = node.after[0]
     with pytest.raises(UnkeyableError, match="nested too deeply"):
-        digest_of([root])
+        digest_of([chain(3000)])
+
+
+def test_a_long_chain_of_rows_counts():
+    assert digest_of([chain(300)]) == digest_of([chain(300)]) != digest_of([chain(300, last=1)])
 
 
 class Plain:
@@ -124,6 +124,14 @@ class Plain:
 
     def __init__(self, of: Any) -> None:
         self.of = of
+
+
+def chain(length: int, last: int = 0) -> Plain:
+    node = Plain(last)
+    for n in range(length):
+        before, node = node, Plain(n)
+        node.after = [before]
+    return node
 
 
 class Endless:

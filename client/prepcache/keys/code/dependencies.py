@@ -290,7 +290,7 @@ class Dependencies:
         for name, part in pairs:
             is_step = name[:1] in ("(", "[", ".")
             step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
-            self.count_value(label + step, part, value, by)
+            self._queue.append((self.count_value, (label + step, part, value, by)))
         return label
 
     def number_object(self, value: Any, by: ValueEncoder) -> str | None:
