@@ -239,6 +239,25 @@ def test_another_threads_opening_is_waited_for_within_the_budget(bench):
     assert bench.world.opened == 1
 
 
+def test_who_looks_does_not_wait_for_another_threads_download(bench):
+    looks, is_over = threading.Event(), threading.Event()
+
+    def downloads() -> None:
+        with bench.session.looking():
+            looks.set()
+            assert is_over.wait(60)
+
+    thread = threading.Thread(target=downloads)
+    thread.start()
+    try:
+        assert looks.wait(30)
+        with bench.session.looking():
+            bench.session.resolve(SomeRecipe())
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def test_closing_says_goodbye_after_what_is_left_to_do(bench):
     """Of those who are there still; who was dropped is not kept for it."""
     done: list[tuple[str, int]] = []

@@ -240,9 +240,10 @@ class Session:
         return self.run(self._call("GET", "/v1/info", inspection.Info)).limits
 
     @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """From a question, whose answer holds all that it names, until what is useless is dropped."""
-        is_mine = self._budget_here().acquire(self._looking)
+    def looking(self, wait_s: float = 0.0) -> Iterator[None]:
+        """From a question, whose answer holds all that it names, until what is useless is dropped. Nobody
+        looks later for it: another thread may be downloading what it has found."""
+        is_mine = self._looking.acquire(timeout=wait_s)
         try:
             yield
         finally:
@@ -251,8 +252,10 @@ class Session:
 
     def _makes_way(self, tells: int) -> bool:
         """After a refusal for lack of room: tells at once which holds were dropped; whether any were since
-        `tells` was so."""
-        with self.looking(), contextlib.suppress(PrepcacheError):
+        `tells` was so. What another thread is about to drop is waited for."""
+        budget, began = self._budget_here(), time.monotonic()
+        with self.looking(min(waits.DROPS_S, budget.remaining_s)), contextlib.suppress(PrepcacheError):
+            budget.charge(time.monotonic() - began - waits.FREE_S)
             if (header := self.header) is not None and self.heartbeat.dropped:
                 self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
         return self.heartbeat.tells != tells

@@ -94,7 +94,7 @@ class WaitBudget:
         with self._lock:
             self._spent_s += max(0.0, seconds)
 
-    def acquire(self, lock: threading.Lock | threading.RLock) -> bool:
+    def acquire(self, lock: threading.Lock) -> bool:
         started, limit_s = self._clock(), self.remaining_s
         is_mine = lock.acquire(timeout=limit_s)
         self._charge_attempt(started, limit_s, waits.FREE_S if is_mine else 0.0)
