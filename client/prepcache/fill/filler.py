@@ -176,9 +176,9 @@ class Fill:
         task, by, drawn = self._task, self._by, self._workers.drawn
         task.say_changed(self._changed)
         task.say_notices(self._notices)
-        for index, why in self._unobserved.items():
+        for index, why in list(self._unobserved.items())[:1]:
             task.say_unobserved(index, why)
-        for index in self._nothing:
+        for index in self._nothing[:1]:
             item = task.originals.item(index)
             by.say(f"{by.name} returned None for {item!r:.200}: is a return missing?", "nothing")
         if drawn:
