@@ -182,6 +182,9 @@ class Launcher(Endpoint):
         return True
 
     def _check_installed(self) -> None:
+        if not self._command[0]:
+            why = "this Python is embedded in another program, so its command is unknown"
+            raise self._failed(f"{why}: start `prepcached serve` yourself")
         missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
         if missing:
             raise self._failed(
