@@ -74,11 +74,11 @@ REFUSED = [
     (np.datetime64("2020-02-29"), "sample", "numpy.datetime64 cannot be stored"),
     (np.timedelta64(1, "s"), "sample", "convert it to numbers"),
     (np.longdouble(1), "sample", "x.astype(float)"),  # its tolist() is itself
-    (np.ma.masked_array([1], [True]), "sample", "numpy.array(x)"),
+    (np.ma.masked_array([1], [True]), "sample", "x.filled()"),
     (2**63, "sample", "return str(x)"),
     ([np.zeros(2, [("a", "i4")])], "sample[0]", "values of dtype"),
     (torch.zeros(2, requires_grad=True), "sample", "x.detach()"),
-    (torch.nn.Parameter(torch.zeros(2)), "sample", "numpy.array(x)"),
+    (torch.nn.Parameter(torch.zeros(2)), "sample", "x.detach()"),
     (torch.zeros(2, device="meta"), "sample", "x.cpu()"),
     (torch.eye(2).to_sparse(), "sample", "to_dense()"),
     (torch.empty(2, dtype=torch.bits8), "sample", "bits8"),

@@ -238,6 +238,10 @@ def _why_not(kind: type) -> str:
         way = f"{plain[0]}(x)"
     elif hasattr(kind, "__dataclass_fields__"):
         way = "dataclasses.asdict(x)"
+    elif (tensor := _torch_tensor()) is not None and issubclass(kind, tensor):
+        way = "x.detach().as_subclass(torch.Tensor)"
+    elif issubclass(kind, np.ma.MaskedArray):
+        way = "x.filled()"
     elif hasattr(kind, "__array__") or hasattr(kind, "__array_interface__"):
         way = "numpy.array(x)"
     elif issubclass(kind, Iterator):

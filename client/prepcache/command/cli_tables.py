@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import sys
 import time
@@ -90,9 +91,10 @@ def entries(found: Sequence[inspection.Entry], more: bool) -> None:
 
 def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
     """A row for each entry, and how many of `count` more there are."""
-    now = time.time()
+    now, is_shared = time.time(), any(one.owner != os.getuid() for one in found)
     rows = [
-        [one.key[:KEY_DIGITS], one.name, user_name(one.owner), *_sums(one, now), _kept(one)] for one in found
+        [one.key[:KEY_DIGITS], one.name, user_name(one.owner) * is_shared, *_sums(one, now), _kept(one)]
+        for one in found
     ]
     if rows:
         show(table(["KEY", "NAME", "OWNER", "ITEMS", "SIZE", "COST", "IDLE", "KEPT"], rows))
