@@ -179,6 +179,12 @@ def hashed(own: int) -> Any:
     return value
 
 
+def rekeyed(n: int) -> Any:
+    table = {(key := type("Key", (Plain,), {"__hash__": lambda self: self.n})(n=1)): n}
+    key.n = 2
+    return table
+
+
 def event(is_set: bool) -> Any:
     made = multiprocessing.Event()
     made.set() if is_set else made.clear()
@@ -230,6 +236,7 @@ STATES: dict[str, Callable[[int], Any]] = {
     "whether an event is set": lambda n: event(bool(n)),
     "an attribute of a hashed object": hashed,
     "the seed that a generator keeps": Seeded,
+    "an entry whose key has another hash now": rekeyed,
 }
 OWN: dict[str, Callable[[], Any]] = {
     "a fraction": lambda: subclass(Fraction, 1),

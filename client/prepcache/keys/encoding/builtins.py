@@ -107,7 +107,8 @@ def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
     put((b"d" if is_free else b"m" if is_plain else b"o") + length(len(value)))
     steps, walk = encoder.steps, encoder.walk
     steps.append("")
-    for key in sorted(value, key=simple_key) if is_free else value:
+    pairs = [(key, value[key]) for key in sorted(value, key=simple_key)] if is_free else value.items()
+    for key, part in pairs:
         kind = type(key)
         if kind is str and key.isidentifier():
             steps[-1] = key
@@ -118,7 +119,7 @@ def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
             encoder.opaque_depth += 1
             walk(key, put)
             encoder.opaque_depth -= 1
-        walk(value[key], put)
+        walk(part, put)
     steps.pop()
     encoder.leave(value)
 
