@@ -126,3 +126,12 @@ def test_a_name_after_another_chdir_is_another_file(project, tmp_path, monkeypat
 def test_an_absolute_literal_in_the_code_stays_absolute(project):
     path = project.put("v.txt", "one")
     assert Watched(project, f"def f(x): return pathlib.Path({str(path)!r}).read_text()").names == [str(path)]
+
+
+def test_a_path_that_a_global_holds_is_relative_to_the_checkout(project):
+    """It counts so in the key, and a copy of the project has the same."""
+    project.put("data/v.txt", "one")
+    source = (
+        "HOME = str(HERE / 'data')\ndef f(x):\n    with open(HOME + '/v.txt') as file: return file.read()"
+    )
+    assert Watched(project, source).names == ["project:data/v.txt"]

@@ -46,7 +46,7 @@ from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, notes_on_ranks
 
-RECIPE_VERSION = 19
+RECIPE_VERSION = 20
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
@@ -234,7 +234,9 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         partly=frozenset(reach.sources) - {*graph.files.values()},
         root=root,
         asks_cwd="cwd" in reach.asked.topics,
-        literal_paths=frozenset(t for t in texts if root is not None and t.startswith(root + os.sep)),
+        literal_paths=frozenset(
+            text for text in reach.asked.literals if root is not None and text.startswith(root + os.sep)
+        ),
         named_files=frozenset(path for text in texts for path in files_named_in(text)),
         expand=parts["expand"],
         notes=tuple(notes),

@@ -249,12 +249,13 @@ _OF_SESSION = re.compile(
 
 
 class Questions:
-    """What the code that is reached asks for. `held`: what stands as text in values; `finder`: code that may
-    look any module up."""
+    """What the code that is reached asks for. `held`: what stands as text in values; `texts`: in code and in
+    globals; `literals`: in code alone; `finder`: code that may look any module up."""
 
     def __init__(self, held: set[str]) -> None:
         self.topics: set[str] = set()
         self.texts: set[str] = set()
+        self.literals: set[str] = set()
         self.finder = ""
         self._held = held
 
@@ -267,6 +268,7 @@ class Questions:
         if is_any:
             self.finder = self.finder or f"{code.co_name} ({os.path.basename(code.co_filename)})"
         for text in texts_in(code):
+            self.literals.add(text)
             self._note_text(text)
             if "BaseSettings" in names:  # of fields, in the body of a class
                 self.texts.add(text.upper())
