@@ -121,6 +121,9 @@ class Tally:
 
     def note_fill(self, computed: Any, waited: Any, seconds: float) -> Found:
         self._made[computed] = 1
+        self._state[computed] = _UNKNOWN
+        waited = np.array(waited, "i8")
+        waited = waited[self._made[waited] == 0]  # else it was made on access meanwhile
         self._state[waited] = _WAITED
         self._seconds += seconds
         return self._found(waited)

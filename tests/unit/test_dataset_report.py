@@ -40,6 +40,16 @@ def test_equal_items_count_as_hits_of_the_first():
     assert report.seconds == 2.0
 
 
+def test_what_a_fill_finds_made_or_makes_again_counts_once():
+    counted = tally([1, 2, 3])
+    counted._catalogue.places.artifact[0] = 0
+    counted.note_hits()
+    counted.note_made(1, 0.5)
+    counted.note_fill([0], [1, 2], 0.5)
+    report = counted.report(())
+    assert (report.hit, report.computed, report.waited) == (0, 2, 1)
+
+
 def test_samples_that_were_made_and_are_not_stored_are_counted():
     counted = tally([1, 2, 3])
     assert counted.report(()).not_stored == 0
