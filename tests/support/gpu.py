@@ -6,8 +6,6 @@ is made at once, while the consumer's work is still to be done. Memory of the de
 any more goes to the next copy on the stream that it was made on, unless another stream recorded its use and
 still has work. Pinned memory that nobody refers to is overwritten at once, as by whom the allocator would
 give it to.
-
-Not here: speed, and errors that only a driver has.
 """
 
 from __future__ import annotations
@@ -92,8 +90,7 @@ class Gpu:
     Attributes:
         consumer: the stream of the thread that trains.
         is_early: copies are made at once.
-        current: number of the current device.
-        devices: the numbers of those that anything was asked of.
+        current, devices: numbers of the current one, and of those that anything was asked of.
         freed: memory that nobody refers to any more.
     """
 

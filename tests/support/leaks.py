@@ -22,13 +22,7 @@ def descriptors(pid: int | str = "self") -> set[Descriptor]:
 
 
 class Leaks:
-    """Remembers what is open when it is made.
-
-    Example:
-        >>> before = Leaks()
-        >>> ...
-        >>> assert not before.descriptors() and not before.threads()
-    """
+    """Remembers what is open when it is made, and lists what has been opened since."""
 
     def __init__(self) -> None:
         self._descriptors = descriptors()

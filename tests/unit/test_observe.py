@@ -120,7 +120,6 @@ LISTS = {
     "by a descriptor": "in_folder(os.listdir)",
     "scanned by a descriptor": "in_folder(lambda folder: os.scandir(folder).close())",
     "made if it is not there": "os.makedirs(HERE / 'data', exist_ok=True); os.listdir(HERE / 'data')",
-    "made by its path": "(HERE / 'data').mkdir(exist_ok=True); os.listdir(HERE / 'data')",
 }
 
 
