@@ -189,7 +189,9 @@ class Disk:
         _run("mount", "-o", options, str(self._image), str(self.path))
 
     def unmount(self) -> None:
+        """Waits for other mount namespaces that hold it: a mount would find the broken one again."""
         _run("umount", str(self.path))
+        assert wait_until(lambda: not _run("losetup", "-j", str(self._image)), 30)
 
     def pull_the_plug(self) -> None:
         """Everything that was not synced is lost, the log included."""
@@ -205,8 +207,8 @@ class Disk:
         self.mount()
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+def _run(*command: str) -> bytes:
+    return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 def check_tidy(folder: Path) -> None:

@@ -74,8 +74,7 @@ def box(
 
     Args:
         bucket: a folder or a URL.
-        upstream: more of the tier's settings, such as those that name a lead.
-        members: other settings.
+        upstream, members: more of the tier's settings, such as those that name a lead, and others.
     """
     folder.mkdir()
     url = f"file://{bucket}" if isinstance(bucket, Path) else bucket

@@ -153,10 +153,8 @@ def test_reads_of_a_process_are_inputs_and_writes_are_not(project, monkeypatch, 
     monkeypatch.chdir(project.folder)
     project.put("read.txt", "old")
     (tmp_path / "item").write_text("x")
-    again = (
-        "for _ in range(2): subprocess.run(['cp', str(x), 'written.txt']); (HERE / 'written.txt').read_text()"
-    )
-    shell = "subprocess.run('cat read.txt >written.txt', shell=True)"
+    again = "for _ in range(2): subprocess.run(['cp', str(x), 'out.txt']); (HERE / 'out.txt').read_text()"
+    shell = "subprocess.run('cat read.txt >out.txt', shell=True)"
     watched = Watched(project, source(again, shell), tmp_path / "item")
     assert watched.names == ["cwd:read.txt"]
     assert watched.changed() is None
