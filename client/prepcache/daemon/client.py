@@ -50,6 +50,10 @@ class Client:
         token: for a daemon on TCP; default `PREPCACHE_TOKEN`.
         timeout: seconds that one call may take.
         budget: what sessions of this client may lose to the daemon; default the process's one.
+
+    Raises:
+        ConfigError: the URL, or a `PREPCACHE*` variable, means nothing. Of all calls: DaemonUnreachable where
+            no daemon answers in time, and the error that it answered with.
     """
 
     def __init__(
@@ -212,6 +216,9 @@ class Client:
             key: of one of its entries.
             name: the last miss of that name; of those that begin so where it ends in `*`.
             parts: `Recipe.parts` of one that the daemon need not know.
+
+        Raises:
+            NotFound: there is no such recipe, entry or miss.
         """
         given = {"recipe": recipe, "key": key, "name": name, "parts": parts}
         asked = inspection.ExplainRequest.from_json(given)
@@ -232,8 +239,13 @@ class Client:
             keys: exactly these.
             free_bytes: bytes on disk after which to stop. The least recently used entries go first; pinned
                 ones, and those that jobs read, stay.
+            everything: all entries that the filters leave.
             dry_run: only say what would be removed, and list the first of it.
             filters: see `Filters`.
+
+        Raises:
+            BadRequest: neither a filter, nor keys, nor everything.
+            Forbidden: entries of somebody else were named.
         """
         asked = inspection.PurgeRequest(
             keys=_checked(keys), free_bytes=free_bytes, all=everything, dry_run=dry_run, **filters
@@ -250,7 +262,8 @@ class Client:
 
     def verify(self, keys: Sequence[str] | None = None, *, differs: str = "") -> inspection.Verified:
         """Reads every byte of these entries, or of all, and compares; damaged ones are removed. `differs`
-        says how their samples, made again, were others: they are removed unread."""
+        says how their samples, made again, were others: they are removed unread. Raises Forbidden where
+        somebody else owns such an entry, NotFound where it is not there."""
         asked = inspection.VerifyRequest(_checked(keys), differs[:512])
         limit_s = None if differs else waits.VERIFY_S
         return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=limit_s)

@@ -170,9 +170,8 @@ class OnAccess:
         for index in indices:
             if index in found:
                 continue
-            if (
-                part := self._made.get(index)
-            ) is not None:  # it is in the catalogue before it is no more here
+            # Before the catalogue: what is no more here is there by then.
+            if (part := self._made.get(index)) is not None:
                 found[index] = copied(part.samples[0])
                 continue
             slot, row = catalogue.slot_of(index)

@@ -176,9 +176,8 @@ def state_of(function: types.FunctionType) -> Parts:
     """What a function holds beside its code: what to put behind its label, and values; `EMPTY` for none."""
     code, defaults = function.__code__, function.__defaults__ or ()
     named = code.co_varnames[: code.co_argcount]
-    given = [
-        *zip(named[::-1], defaults[::-1], strict=False)
-    ]  # the job may have set more than there are arguments
+    # The job may have set more defaults than there are arguments.
+    given = [*zip(named[::-1], defaults[::-1], strict=False)]
     given += sorted((function.__kwdefaults__ or {}).items(), key=lambda pair: pair[0])
     parts = [(f"({without_address(name, code)}=)", value) for name, value in given]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
