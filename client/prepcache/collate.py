@@ -19,7 +19,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -121,7 +121,9 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
     if isinstance(leaves, str) or not isinstance(leaves, Iterable):
         raise TypeError(f"leaves must be a list of names, not a {type(leaves).__name__}: {leaves!r}")
     axes = leaves if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
-    return {name: operator.index(axis) for name, axis in axes.items()}
+    if wrong := [name for name, axis in axes.items() if not isinstance(axis, SupportsIndex)]:
+        raise TypeError(f"leaves= names an axis by a number: {wrong[0]!r} has {axes[wrong[0]]!r}")
+    return dict(axes)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class _Collate(TakesBatches):
     def _check(self, paths: Iterable[tuple[str, ...]]) -> None:
         there = [".".join(path) for path in paths]
         if unknown := set(self.axes or ()) - set(there):
-            raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {there}")
+            raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {there} ('': the sample)")
 
     def _leaf(self, path: tuple[str, ...], rows: list[Any], count: int) -> Any:
         from torch.utils.data import default_collate
@@ -176,7 +178,9 @@ class _Collate(TakesBatches):
             return 0 if ndim == 1 else None
         axis = self.axes.get(".".join(path))
         if axis is not None and not -ndim <= axis < ndim:
-            raise ValueError(f"leaf {'.'.join(path)!r} has {ndim} axes, but leaves= names its axis {axis}")
+            raise ValueError(
+                f"leaf {'.'.join(path)!r} is {ndim}-dimensional, but leaves= names its axis {axis}"
+            )
         return axis
 
     def _column(self, table: Table, number: int, path: tuple[str, ...]) -> CollateBatch:

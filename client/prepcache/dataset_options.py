@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from numbers import Real
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
 
 from prepcache.daemon.client import Client
 from prepcache.keys import recipes
@@ -48,12 +48,18 @@ class Options(TypedDict, total=False):
 
 _KINDS: dict[str, tuple[Any, str]] = {
     "transform": (Callable | None, "callable as transform(sample)"),
+    "name": (str | None, "a str"),
+    "untracked": (Iterable, "a list of names"),
+    "environment": (Iterable | None, "a list of names"),
+    "root": (str | os.PathLike | None, "the path of a folder"),
+    "verify_fraction": (Real, "a number between 0 and 1"),
+    "num_workers": (SupportsIndex, "a number of workers, or 0 for this process"),
     "lazy": (bool, "True or False"),
     "expand": (bool, "True or False"),
     "executor": (Executor | None, "a concurrent.futures.Executor"),
     "client": (Client | None, "a prepcache.Client"),
 }
-"""Types of options that would fail late, or not at all, and their names in messages."""
+"""Types of options, and their names in messages."""
 _OF_A_RECIPE = inspect.signature(recipes.recipe).parameters
 """`preprocess` and the options that `prepcache.recipe` takes."""
 _CLAIMS = ("__signature__", "__text_signature__")
@@ -80,7 +86,7 @@ class DatasetOptions:
         self.root: str | os.PathLike[str] | None = given.get("root")
         self.lazy: bool = given.get("lazy", False)
         self.verify_fraction: float = given.get("verify_fraction", 0.0)
-        self.num_workers = operator.index(given.get("num_workers", 0))
+        self.num_workers: int = given.get("num_workers", 0)
         self.executor: Executor | None = given.get("executor")
         self.progress: bool | None = given.get("progress")
         if not 0.0 <= self.verify_fraction <= 1.0:
@@ -138,7 +144,8 @@ def refuse_unordered(items: Any) -> None:
     is_many = hasattr(items, "__getitem__") or isinstance(items, Iterable)
     if is_table or not is_many or isinstance(items, str | bytes | Mapping | set | frozenset):
         way = "[item], sorted(folder.glob('*')), sorted(items), list(d.items()) or df.to_dict('records')"
-        raise TypeError(f"items must be a sequence, not {type(items).__name__}: pass a list, such as {way}")
+        way = "the items come first, then the function" if callable(items) else f"pass a list, such as {way}"
+        raise TypeError(f"items must be a sequence, not {type(items).__name__}: {way}")
 
 
 def sequence_of(items: Any) -> Sequence[Any]:

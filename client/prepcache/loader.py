@@ -171,7 +171,9 @@ class Loader:
 
         order = np.arange(len(self.dataset))
         if self.shuffle and len(order):
-            order = np.array(list(RandomSampler(order, generator=self.generator)))
+            # Of a given generator the sampler draws once more at its end.
+            count = len(order) if self.generator is None else -1
+            order = np.fromiter(RandomSampler(order, generator=self.generator), np.int64, count)
         batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
         if self.drop_last and batches and len(batches[-1]) < self.batch_size:
             batches.pop()

@@ -106,7 +106,7 @@ def test_collations_travel_to_workers():
         ({"multiple_of": 0}, ValueError, "multiple_of must be positive, not 0"),
         ({"leaves": 5}, TypeError, "leaves must be a list of names, not a int: 5"),
         ({"leaves": "tokens"}, TypeError, "leaves must be a list of names, not a str: 'tokens'"),
-        ({"leaves": {"mask": "1"}}, TypeError, "'str' object cannot be interpreted as an integer"),
+        ({"leaves": {"mask": "1"}}, TypeError, "leaves= names an axis by a number: 'mask' has '1'"),
     ],
 )
 def test_meaningless_arguments_are_refused_by_name(arguments, error, words):
@@ -120,17 +120,19 @@ def test_packing_along_another_axis_than_the_first_is_refused():
 
 
 def test_an_unknown_leaf_is_refused_with_the_known_ones(take):
-    with pytest.raises(KeyError, match=r"no leaf \['tokenz'\]; they have \['tokens', 'label'\]"):
+    with pytest.raises(
+        KeyError, match=r"no leaf \['tokenz'\]; they have \['tokens', 'label'\] \('': the sample\)"
+    ):
         pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))
-    with pytest.raises(KeyError, match=r"no leaf \['sample'\]; they have \[''\]"):
+    with pytest.raises(KeyError, match=r"no leaf \['sample'\]; they have \[''\] \('': the sample\)"):
         pad_collate(leaves={"sample": 1})(take([torch.ones(2, n) for n in LENGTHS]))
 
 
 def test_an_axis_that_a_leaf_lacks_is_refused(take):
     samples = [(torch.ones(2, n), torch.tensor(n)) for n in LENGTHS]
-    with pytest.raises(ValueError, match=r"leaf '0' has 2 axes, but leaves= names its axis 2"):
+    with pytest.raises(ValueError, match=r"leaf '0' is 2-dimensional, but leaves= names its axis 2"):
         pad_collate(leaves={"0": 2})(take(samples))
-    with pytest.raises(ValueError, match=r"leaf '1' has 0 axes, but leaves= names its axis 0"):
+    with pytest.raises(ValueError, match=r"leaf '1' is 0-dimensional, but leaves= names its axis 0"):
         pad_collate(leaves={"0": -1, "1": 0})(take(samples))
 
 

@@ -34,7 +34,11 @@ class Cluster:
             for number in (float, np.float32)
         ),
         ({"num_workers": -1}, ValueError, "a number of workers, not -1"),
-        ({"num_workers": 1.5}, TypeError, "'float' object"),
+        *(
+            ({name: 1.5}, TypeError, f"{name} must be .*, not float")
+            for name in ("name", "untracked", "environment", "root", "num_workers")
+        ),
+        ({"verify_fraction": "0.5"}, TypeError, "verify_fraction must be a number between 0 and 1, not str"),
         ({"num_workers": 2, "executor": ThreadPoolExecutor(1)}, ValueError, "give one of them"),
         ({"lazy": "yes"}, TypeError, "lazy must be True or False, not str"),
         ({"expand": 2}, TypeError, "expand must be True or False, not int"),
@@ -50,9 +54,8 @@ def test_impossible_options_are_refused(options, error, words):
 
 @pytest.mark.parametrize("items", ["abc", Path("a"), {"a": 1}, Counter("ab"), {"a"}, 5, len], ids=repr)
 def test_items_without_positions_are_refused(items):
-    with pytest.raises(
-        TypeError, match=f"^items must be a sequence, not {type(items).__name__}: pass a list"
-    ):
+    way = "the items come first" if items is len else "pass a list"
+    with pytest.raises(TypeError, match=f"^items must be a sequence, not {type(items).__name__}: {way}"):
         CachedDataset(items, str)
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-BLOCK_ITEMS = 4096
-"""Items worked on together: enough for numpy to pay, little enough to keep memory small."""
+BLOCK_ITEMS = 2048
+"""Items worked on together: enough for numpy to pay, few enough for the caches of a processor."""
 
 log = logging.getLogger("prepcache")
 _TEXT_FILES = (
