@@ -1,6 +1,7 @@
 """Starting the user's own daemon: one for K jobs, with nothing of the job, and clear words where it fails."""
 
 import grp
+import json
 import os
 import shutil
 import signal
@@ -45,10 +46,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
     root = tmp_path / "root"
 
     def make(code: str | None = None, **environ: str) -> Launcher:
-        command = (
-            (sys.executable, str(script)) if code is None else (sys.executable, "-c", code, "prepcached")
-        )
-        return Launcher(root, {**os.environ, **environ}, command)
+        command = (str(script),) if code is None else ("-c", code, "prepcached")
+        return Launcher(root, {**os.environ, **environ}, (sys.executable, *command))
 
     yield make
     for told in root.glob("told-*"):
@@ -57,8 +56,6 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
 
 def told(root: Path) -> list[dict[str, object]]:
     """What the stand-ins that run have told; waits for the first."""
-    import json
-
     pause = threading.Event()
     for _ in range(3000):
         found = [path for path in root.glob("told-*") if path.suffix != ".part"]
@@ -146,6 +143,15 @@ def test_a_launch_that_starts_nothing_leaves_no_daemon(make, monkeypatch, shell,
         make().start()
 
 
+def test_a_long_log_is_renamed_at_the_next_start(make):
+    launcher = make("pass")
+    launcher.root.mkdir()
+    launcher.log.write_bytes(text := bytes(launcher_module.MAX_LOG_BYTES + 1))
+    launcher.start()
+    assert launcher.log.read_bytes() == b""
+    assert Path(f"{launcher.log}.1").read_bytes() == text
+
+
 def test_without_the_server_extra_its_install_command_is_told(make, monkeypatch):
     monkeypatch.setattr(launcher_module, "SERVER_MODULES", ("no_such_module_of_the_server",))
     with pytest.raises(DaemonUnreachable, match=r'pip install "\.\[server\]"'):
@@ -160,9 +166,8 @@ def test_a_root_too_deep_for_a_socket_is_refused(tmp_path):
 
 def test_a_root_that_cannot_be_made_is_named(make, tmp_path):
     (tmp_path / "root").write_text("a file is in the way")
-    with pytest.raises(
-        DaemonUnreachable, match=f"{tmp_path / 'root'}: .*: set XDG_CACHE_HOME or PREPCACHED_ROOT"
-    ):
+    what = f"{tmp_path / 'root'}: .*: set XDG_CACHE_HOME or PREPCACHED_ROOT"
+    with pytest.raises(DaemonUnreachable, match=what):
         make().start()
 
 

@@ -21,9 +21,7 @@ from support.sessions import RECIPE, Bench, Listener, SomeRecipe, bench_fixture,
 def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench):
     assert bench.daemon.requests == []
     assert Session.current(bench.session.client) is bench.session
-    other = Session.current(
-        Client(bench.session.client.url, "another-token-than-none", budget=WaitBudget(1.0))
-    )
+    other = Session.current(Client(bench.session.client.url, "another-token", budget=WaitBudget(1.0)))
     assert other is not bench.session, "whose requests the daemon takes for somebody else's"
     other.close()
     bench.session.resolve(SomeRecipe())
@@ -128,7 +126,7 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench):
     bench.session.resolve(SomeRecipe())
     bench.session.heartbeat.note_progress(SomeRecipe(), 3, 9)
     bench.session.heartbeat.note_used([digest])
-    bench.session.heartbeat.hold({digest}, set())
+    bench.session.heartbeat.hold({digest}, set)
     wait_until(lambda: heard)
     assert heard[0] == {digest}
     assert any(b["progress"] == [{"recipe": RECIPE, "name": "tokens", "done": 3, "total": 9}] for b in beats)
@@ -143,7 +141,7 @@ def test_what_there_is_no_room_for_may_fit_after_drops(bench, monkeypatch):
     def lease(request: Request) -> Any:
         if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
             return bench.world.on_post_leases(request)
-        bench.session.heartbeat.hold({f"{1:064x}"}, set())
+        bench.session.heartbeat.hold({f"{1:064x}"}, set)
         return reply({"is_declined": True, "reason": "no room"})
 
     bench.world.said["POST leases"] = lease
@@ -256,6 +254,19 @@ def test_who_looks_does_not_wait_for_another_threads_download(bench):
     finally:
         is_over.set()
         thread.join()
+
+
+def test_a_hold_that_another_thread_takes_meanwhile_stays(bench):
+    beat, digest = bench.session.heartbeat, f"{1:064x}"
+    other = threading.Thread(target=beat.hold, args=({digest}, lambda: {digest}))
+
+    def mapped_before() -> set[str]:
+        other.start()
+        return set()
+
+    beat.hold(set(), mapped_before)
+    other.join()
+    assert beat.held == {digest} and not beat.dropped
 
 
 def test_closing_says_goodbye_after_what_is_left_to_do(bench):

@@ -81,23 +81,11 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
     "redirects": (lambda r: reply({}, 302, Location="http://elsewhere/"), "nonsense"),
     "answers 500 in HTML": (lambda r: reply(b"<h1>oops", 500, "text/html"), "broken"),
     "answers 404 in HTML": (lambda r: reply(b"<h1>not here", 404, "text/html"), "nonsense"),
-    "announces two lengths": (
-        lambda r: HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        "broken",
-    ),
+    "announces two lengths": (lambda r: HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "broken"),
     "sends bad chunks": (lambda r: HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}", "broken"),
     "answers 101": (lambda r: b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "any"),
 }
-
-
-ENDLESS = {
-    "says nothing",
-    "speaks another protocol",
-    "falls silent in the head",
-    "falls silent in the body",
-    "drips its head",
-    "drips its body",
-}
+ENDLESS = [how for how in HOSTILE if how.startswith(("says", "speaks", "falls", "drips"))]
 
 
 @pytest.mark.parametrize("how", HOSTILE)
@@ -158,15 +146,13 @@ def test_nobody_there_is_absent_at_once(tmp_path):
 
 
 def test_a_problem_document_becomes_its_error(connect):
-    answers = iter(
-        [
-            problem("declined", 507, "no room", need_bytes=7),
-            problem("protocol-mismatch", 426),
-            problem("store-error", 500),
-            problem("of-a-later-version", 418, "tea\n\x1b[31mpot"),
-        ]
-    )
-    transport, _ = connect(lambda r: next(answers))
+    answers = [
+        problem("declined", 507, "no room", need_bytes=7),
+        problem("protocol-mismatch", 426),
+        problem("store-error", 500),
+        problem("of-a-later-version", 418, "tea\n\x1b[31mpot"),
+    ]
+    transport, _ = connect(lambda r: answers.pop(0))
     with pytest.raises(Declined, match="no room") as caught:
         transport.call("POST", "/x", {}, limit_s=60.0)
     assert caught.value.need_bytes == 7
@@ -199,9 +185,8 @@ def test_a_request_says_who_it_is_and_nothing_else(connect, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     transport, daemon = connect(lambda r: reply({"a": 1}))
-    assert transport.call("POST", "/v1/x", {"b": 2}, limit_s=60.0, params={"q": "a&b"}, session="s.t") == {
-        "a": 1
-    }
+    answer = transport.call("POST", "/v1/x", {"b": 2}, limit_s=60.0, params={"q": "a&b"}, session="s.t")
+    assert answer == {"a": 1}
     (request,) = daemon.requests
     assert (request.method, request.path, request.json) == ("POST", "/v1/x?q=a%26b", {"b": 2})
     assert request.headers["prepcache-protocol"] == str(wire.PROTOCOL)

@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prepcache.daemon import waits
@@ -128,11 +128,12 @@ class Heartbeat:
         with self._lock:
             self._lost.difference_update(lost)
 
-    def hold(self, answered: set[str], mapped: set[str]) -> None:
-        """Of the holds that there are, and those that an answer has put, keeps those on what is mapped."""
-        with self._lock:
-            self.dropped |= (self.held | answered) - mapped
-            self.held = (self.held | answered) & mapped
+    def hold(self, answered: set[str], mapped_now: Callable[[], set[str]]) -> None:
+        """Keeps holds, old ones and those of an answer, on what is mapped, and drops the others."""
+        with self._lock:  # asked within it: what another thread has mapped by now is not dropped
+            held, mapped = self.held | answered, mapped_now()
+            self.dropped |= held - mapped
+            self.held = held & mapped
             self.dropped -= self.held
             self._used -= self.dropped
 

@@ -35,6 +35,7 @@ NEVER = -math.inf
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
 LOG_NAME = "prepcached.log"
 LOCK_NAME = "start.lock"
+MAX_LOG_BYTES = 1 << 20  # a longer log is renamed at the next start, in place of the one renamed before
 SHORTER = "set PREPCACHED_ROOT to a folder with a shorter one"
 
 
@@ -199,6 +200,9 @@ class Launcher(Endpoint):
             environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
         places = ("--uds", str(self.socket), "--root", str(self.root))
         serve = ("serve", *places, "--idle-exit", str(IDLE_EXIT_S))
+        with contextlib.suppress(FileNotFoundError):
+            if self.log.stat().st_size > MAX_LOG_BYTES:
+                self.log.replace(f"{self.log}.1")
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         done = subprocess.run(
             ["/bin/sh", "-c", _SHELL, "sh", str(self.log), *self._command, *serve],

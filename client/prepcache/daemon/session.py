@@ -241,8 +241,8 @@ class Session:
 
     @contextlib.contextmanager
     def looking(self, wait_s: float = 0.0) -> Iterator[None]:
-        """From a question, whose answer holds all that it names, until what is useless is dropped. Nobody
-        looks later for it: another thread may be downloading what it has found."""
+        """Around a request whose answer takes holds on all that it names, until those on what is not used are
+        dropped. It waits at most `wait_s` for a thread that is within it, and then goes on all the same."""
         is_mine = self._looking.acquire(timeout=wait_s)
         try:
             yield

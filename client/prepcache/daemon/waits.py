@@ -8,7 +8,7 @@ FIRST_SHARE = 0.6  # of the budget a first outage may cost: a restart takes two 
 LEAST_S = 0.125  # the least that an outage may cost: on a busy machine an answer takes a tenth of a second
 FREE_S = 0.25  # an answer within this is no loss: a round trip takes 1 ms, on a busy machine 100
 STALL_S = 1.0  # an attempt that overran its limit by this was held up on our side: Ctrl-Z, a busy machine
-DROPS_S = 2.0  # for which what is declined waits for another thread to drop holds
+DROPS_S = 2.0  # a request that was declined waits so long for another thread to drop holds
 RETRY_S = 0.1  # the pause before a failed request is repeated
 
 # How long one request may take: client.py

@@ -8,9 +8,8 @@ Invariants:
     2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
        longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
-    4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away
-       `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker does not
-       wait for one that is away. What no daemon took is lost, and said.
+    4. A process that ends waits for its commits as long as a fill would. Where its daemon is still starting,
+       a job waits `HANDOVER_S` in all, a DataLoader worker not at all. What no daemon took is lost, and said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed.
     6. A killed daemon may have moved the file that it was asked to take: what is refused for its file, or in
@@ -365,7 +364,7 @@ class Committer:
     # -- at the end of the process
 
     def on_close(self) -> None:
-        """Commits what waits. Where the daemon is away and lives, the job waits for it; a worker does not."""
+        """Commits what waits; a job, but no worker, waits for a daemon that is starting."""
         if os.getpid() != self.pid:
             return
         if self.collect is not None:

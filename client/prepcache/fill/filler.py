@@ -45,7 +45,7 @@ WAIT_S = 1.0
 """One long poll; between two of them progress is shown."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
-MAX_FILLS = 4
+MAX_FILLS = 3
 """How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
 
 
@@ -78,7 +78,7 @@ def prepare(here: OnAccess, positions: range | None) -> View | None:
 def _whole_view(here: OnAccess) -> View:
     """A view of all samples; what is purged meanwhile is made again."""
     by, catalogue = here.task.by, here.task.catalogue
-    for _ in range(MAX_FILLS):
+    for fills in range(MAX_FILLS + 1):
         view = View(catalogue)
         if view.is_whole:
             count = len(catalogue.distinct.inverse)
@@ -86,7 +86,8 @@ def _whole_view(here: OnAccess) -> View:
                 which = count_text(count, "item", "items")
                 by.say(f"{by.name} yielded no sample for any of {which}: is a yield missing?", is_wrong=True)
             return view
-        Fill(here, catalogue.missing).run()
+        if fills < MAX_FILLS:
+            Fill(here, catalogue.missing).run()
     where = f"the samples fit neither into the cache nor into {tempfile.gettempdir()} or /var/tmp"
     raise OSError(errno.ENOSPC, f"{by.name}: {where}: free some space, or set TMPDIR")
 

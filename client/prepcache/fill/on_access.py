@@ -223,8 +223,8 @@ class OnAccess:
                 self._is_made.notify_all()
         self._made_bytes += part.nbytes
         self.committer.collect = self.run
-        is_full = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
-        if is_full or self._grants >= COMMIT_LEASES:
+        is_batch = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
+        if is_batch or self._grants >= COMMIT_LEASES:
             self.run()
         else:
             self.committer.soon(SOON_S)

@@ -186,8 +186,7 @@ class ArtifactSet(RecipeIndex):
     def _hold(self, answered: Sequence[wire.ArtifactRef] = ()) -> None:
         """Gives up holds on artifacts that no data set of this process maps."""
         if self.is_owner:
-            mapped = {digest for one in _SETS for digest in one.digests}
-            self.session.heartbeat.hold({str(ref.digest) for ref in answered}, mapped)
+            self.session.heartbeat.hold({str(ref.digest) for ref in answered}, _mapped)
 
     def on_reopened(self) -> None:
         """Takes holds again, and lets go what is there no more."""
@@ -229,3 +228,7 @@ class ArtifactSet(RecipeIndex):
         super().after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
+
+
+def _mapped() -> set[str]:
+    return {digest for one in _SETS for digest in one.digests}

@@ -205,7 +205,7 @@ class Catalogue:
             self._publish(places)
 
     def lose(self, numbers: Collection[int]) -> int:
-        """How many items are missing again without these slots."""
+        """Drops these slots; how many items are missing again."""
         if not numbers:
             return 0
         places, missing = self.places.copy(), len(self.missing)

@@ -127,9 +127,9 @@ class RecipeIndex:
         is_complete: bool = False,
         is_own: bool = False,
     ) -> int:
-        """Maps artifacts that are new to it, and has the catalogues find items in them; how many were
-        missing. Where these are all that the recipe has, items move out of any other, which was merged. This
-        job has just looked at the inputs of its own."""
+        """Maps artifacts that are new to it, and has the catalogues find items in them; how many of these
+        were missing. Where `is_complete`, the recipe has no others: items move out of those, which were
+        merged. Where `is_own`, this job has just committed them, and observed inputs are checked once."""
         with self.lock:
             self.observed.update(observed or {})
             opened = self._open_new(refs, is_own=is_own)
