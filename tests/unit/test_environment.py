@@ -72,15 +72,12 @@ def test_tools_of_packaging_count_only_where_they_are_imported(site):
 def test_a_memo_that_is_damaged_or_not_ones_own_is_not_used(site, tmp_path):
     install(site, "one")
     before = counted(site)
-    (memo,) = (tmp_path / "cache" / "prepcache").glob("distributions-*")
-    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
-    memo.chmod(0o666)
-    environment._memoised.cache_clear()
-    assert counted(site) == before
-    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
-    memo.chmod(0o600)
-    environment._memoised.cache_clear()
-    assert counted(site) != before
+    (memo,) = (tmp_path / "cache" / "prepcache").iterdir()
+    for mode, is_used in ((0o666, False), (0o600, True)):
+        memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
+        memo.chmod(mode)
+        environment._memoised.cache_clear()
+        assert (counted(site) != before) is is_used
     memo.write_text('{"broken": ')
     environment._memoised.cache_clear()
     assert counted(site) == before

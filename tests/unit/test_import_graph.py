@@ -2,6 +2,7 @@
 
 import marshal
 import os
+import py_compile
 import sys
 import time
 from importlib.machinery import SourceFileLoader
@@ -76,11 +77,18 @@ def test_a_loaded_file_that_no_longer_says_anything_is_keyed(project, code, edit
     assert digests[0] != digests[1]
 
 
-def test_a_module_that_is_only_bytecode_is_refused_by_name(project):
+def test_a_module_of_bytecode_is_refused_unless_it_is_loaded(project):
     project.write(prep="def f(x):\n    import only\n    return x")
     (project.folder / "only.pyc").write_bytes(b"\0" * 16)
     with pytest.raises(UnkeyableError, match=r"only\.pyc cannot be read or parsed"):
         project.recipe()
+    digests = set()
+    for k in (1, 2):
+        project.write(prep="import only\ndef f(x): return only.g(x)", only=f"def g(x): return x * {k}")
+        py_compile.compile(str(project.folder / "only.py"), str(project.folder / "only.pyc"))
+        (project.folder / "only.py").unlink()
+        digests.add(project.recipe().digest)
+    assert len(digests) == 2
 
 
 def test_a_static_key_reads_the_file_and_never_runs_it(project):
@@ -121,9 +129,8 @@ def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path):
     made = SourceFileLoader("a", path)
     code = compile("K = 3", path, "exec")
     info = (tmp_path / "a.py").stat()
-    header = MAGIC_NUMBER + b"".join(
-        number.to_bytes(4, "little") for number in (0, int(info.st_mtime), info.st_size)
-    )
+    numbers = 0, int(info.st_mtime), info.st_size
+    header = MAGIC_NUMBER + b"".join(number.to_bytes(4, "little") for number in numbers)
     cached.write_bytes(header + marshal.dumps(code))
     assert read_source(path, "a").code.co_consts[0] == made.get_code("a").co_consts[0] == 3
     cached.write_bytes(b"damaged")

@@ -138,6 +138,11 @@ def test_a_path_that_names_nothing_is_a_reported_name(here):
     assert item_digest(Path("absent")) != item_digest("absent")
 
 
+def test_a_set_of_paths_is_looked_up_in_one_order(here):
+    paths = [Path(f"{number}.txt") for number in range(99)]
+    assert hasher(here).probe({*paths}) == hasher(here).probe({*paths[::-1]})
+
+
 def test_str_that_name_files_are_reported(here, caplog):
     hashes = ItemHasher()
     with caplog.at_level(logging.WARNING):
@@ -229,16 +234,8 @@ def test_a_changed_file_is_named(here, wrap):
 def test_digests_are_stable_until_an_item_is_altered(here, monkeypatch, is_elsewhere):
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     inner = {"label": 1}
-    items = [
-        "x",
-        Path("a.txt"),
-        "a.txt",
-        ("b.txt", 2),
-        Path("d"),
-        Path("absent"),
-        inner,
-        [Path("b.txt"), inner],
-    ]
+    files = Path("a.txt"), "a.txt", ("b.txt", 2), Path("d"), Path("absent")
+    items = ["x", *files, inner, [Path("b.txt"), inner]]
     stamps = hasher(here).digest_many(items)
     before = [row.tobytes() for row in stamps.digests]
     if is_elsewhere:

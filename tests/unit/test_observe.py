@@ -276,8 +276,7 @@ def test_what_cannot_be_told_counts_as_changed():
 
 
 @pytest.mark.parametrize(
-    ("before", "then"),
-    [("exists()", "exists()"), ("exists()", "write_text('new')"), ("suffix", "exists()")],
+    ("before", "then"), [("exists()", "exists()"), ("exists()", "write_text('new')"), ("suffix", "exists()")]
 )
 def test_what_was_there_and_is_moved_is_an_input(project, before, then):
     """Whatever becomes of its former name."""

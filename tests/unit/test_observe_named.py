@@ -37,10 +37,7 @@ def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(project, monkeypatch
     assert found.changed() == "cwd:a.mask"
 
 
-NO_INPUTS = [
-    "open('out.txt', 'wb').close()",
-    "'out.txt, or another sentence.'",
-]
+NO_INPUTS = ["open('out.txt', 'wb').close()", "'out.txt, or another sentence.'"]
 
 
 @pytest.mark.parametrize("line", NO_INPUTS)

@@ -11,11 +11,7 @@ from prepcache import UnkeyableError, item_digest, plain, recipe, tree
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.paths import looks_like_path
 
-TEXT = [
-    *["the", "cat", ".", "..", "/", "//", "./", "train", "U.S.", "3.", ".bashrc"],
-    "Well. He left",
-    "",
-]
+TEXT = [*["the", "cat", ".", "..", "/", "//", "./", "train", "U.S.", "3.", ".bashrc"], "Well. He left", ""]
 
 
 def prep(item: Any, **config: Any) -> Any:

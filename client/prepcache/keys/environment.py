@@ -99,7 +99,7 @@ def _read(path: str) -> dict[str, Any]:
         return ""
 
     metadata, record = text("METADATA") or text("PKG-INFO") or text(""), text("RECORD")
-    requirements = _REQUIREMENT.findall(metadata)
+    requires = [_normalised(n) for n, only in _REQUIREMENT.findall(metadata) if not _OF_EXTRA.search(only)]
     # Not what an installer compiles, or writes elsewhere.
     others = ("../", "/", os.path.basename(path) + "/")
     lines = [line for line in record.splitlines() if not line.startswith(others) and ".pyc," not in line]
@@ -116,9 +116,7 @@ def _read(path: str) -> dict[str, Any]:
             editable_root = unquote(urlparse(origin["url"]).path)
     return {
         "version": next(iter(_VERSION.findall(metadata)), ""),
-        "requires": [
-            _normalised(name) for name, condition in requirements if not _OF_EXTRA.search(condition)
-        ],
+        "requires": requires,
         "top_levels": sorted(modules),
         "editable_root": editable_root,
         "record_hash": blake3(os.fsencode("\n".join(sorted(lines)))).hexdigest()[:32] if record else None,
@@ -244,9 +242,11 @@ def _save(path: str, memo: dict[str, Any]) -> None:
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".tmp-", delete=False) as file:
-            json.dump({p: row for p, row in memo.items() if os.path.exists(p)}, file, separators=(",", ":"))
-        os.replace(file.name, path)
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".tmp-") as file:
+            kept = {one: row for one, row in [*memo.items()] if os.path.exists(one)}
+            json.dump(kept, file, separators=(",", ":"))
+            file.flush()
+            os.replace(file.name, path)  # its end does not find the name: an error, too
 
 
 def _normalised(name: str) -> str:

@@ -1,7 +1,7 @@
 """Markers: `plain(x)` and `tree(path)`, by which a user says how a value is to be keyed.
 
 A marker changes the key, never what the function receives: `canonical_order` takes it off, but for one inside
-an object, which the function receives as it is.
+an object, or in a key of a dict, which the function receives as it is.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class PathRules:
             if is_text and (error.errno in _NO_FILE or isinstance(error, PermissionError)):
                 return None
             raise encoder.refuse(f"{printable(name)} cannot be looked up: {error.strerror}") from error
-        kind = "nothing" if info is None else kind_of(info)
+        kind = "missing" if info is None else kind_of(info)
         if is_text and not is_read and kind != "a file":
             return None
         wanted = "a directory" if is_tree else "a file" if is_read else kind

@@ -234,9 +234,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         partly=frozenset(reach.sources) - {*graph.files.values()},
         root=root,
         asks_cwd="cwd" in reach.asked.topics,
-        literal_paths=frozenset(
-            text for text in reach.asked.literals if root is not None and text.startswith(root + os.sep)
-        ),
+        literal_paths=frozenset(t for t in reach.asked.literals if root and t.startswith(root + os.sep)),
         named_files=frozenset(path for text in texts for path in files_named_in(text)),
         expand=parts["expand"],
         notes=tuple(notes),

@@ -65,6 +65,8 @@ def _elements(value: Any) -> Any:
         return [_elements(value[name]) for name in dtype.names]
     if dtype.kind in "OTU":
         return value.ravel().tolist()
+    if dtype.char in "gG" and numpy.finfo(dtype).nmant == 63:  # 10 of the 16 bytes of each number
+        return numpy.frombuffer(value.tobytes(), numpy.uint8).reshape(-1, 16)[:, :10].tobytes()
     return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
 
 

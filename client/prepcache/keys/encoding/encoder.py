@@ -232,14 +232,9 @@ class Encoder:
         self.put_parts(value, b"O", lambda one: parts_of(one, is_library=self.is_library(type(one))), put)
 
     def put_parts(
-        self,
-        value: Any,
-        tag: bytes,
-        make: Callable[[Any], Parts | None],
-        put: Put,
-        other: Writer | None = None,
+        self, value: Any, tag: bytes, make: Callable[[Any], Parts | None], put: Put, own: Writer | None = None
     ) -> None:
-        """Write an object by its class and by the parts that `make` gives; by `other` where it gives none."""
+        """Write an object by its class and by the parts that `make` gives; by `own` where it gives none."""
         if self.put_known(value, put):
             return
         try:
@@ -254,8 +249,8 @@ class Encoder:
                 raise refused from error
             return
         if parts is None:
-            assert other is not None
-            other(self, value, put)
+            assert own is not None
+            own(self, value, put)
             return
         self.enter(value)
         put(tag)

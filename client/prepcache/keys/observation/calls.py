@@ -368,8 +368,9 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
         at = object.__hash__(code), place
         if issubclass(type(first), _TEXT) and may_open(function):
             _tool.vain[at] = _NEVER
-            text = os.fsdecode(first)
-            if len(text) <= _PATH_LIMIT and not {os.sep, "."}.isdisjoint(text) and "\n" not in text:
+            is_short = isinstance(first, os.DirEntry) or len(first) <= _PATH_LIMIT  # else it is data
+            text = os.fsdecode(first) if is_short else ""
+            if not {os.sep, "."}.isdisjoint(text) and "\n" not in text:
                 context.note(Kind.NAMED, text)
             return None
         _tool.vain[at] = _tool.vain.get(at, 0) + 1
