@@ -44,10 +44,7 @@ DIFFERING = {
         "def f(x):\n  g(x)\n  try:\n    h(x)\n  except KeyError:\n    k(x)",
     ),
     "a keyword-only argument": ("def f(x, y): return y", "def f(x, *, y): return y"),
-    "what it compiles": (
-        "def f(x):\n  exec(x)",
-        "from __future__ import annotations\ndef f(x):\n  exec(x)",
-    ),
+    "what it compiles": ("def f(x):\n  exec(x)", "from __future__ import annotations\ndef f(x):\n  exec(x)"),
 }
 
 

@@ -46,10 +46,7 @@ def test_what_a_text_names_counts_by_value(project, name, code):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "def f(x): return x.select('a > @TH')",
-        "import other as TH\ndef f(x): return x.query('a > TH')",
-    ],
+    ["def f(x): return x.select('a > @TH')", "import other as TH\ndef f(x): return x.query('a > TH')"],
     ids=["nobody looks it up", "module"],
 )
 def test_other_words_do_not_count(project, text):

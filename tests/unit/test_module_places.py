@@ -36,10 +36,7 @@ READS = {
 
 @pytest.fixture(name="placed")
 def _placed(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    project.write(
-        helper="import settings\ndef g(): return settings.k",
-        pack____init__="",
-    )
+    project.write(helper="import settings\ndef g(): return settings.k", pack____init__="")
     for name in ("settings", "pack.settings"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     return project

@@ -74,6 +74,8 @@ CLASSES = [
     one("metadata of a dataclass's field", "import dataclasses\nK = 1\n\n@dataclasses.dataclass\nclass C:\n"
         "    k: int = dataclasses.field(default=0, metadata={'scale': K})\n\ndef f(x):\n    return dataclasses.fields(C)[0].metadata['scale']\n", "K = 1", "K = 2"),
     one("table set on an enum", "import enum\n\nclass E(enum.Enum):\n    A = 1\n\nE.TABLE = {'a': 1}\n\ndef f(x):\n    return E.TABLE['a']\n", "'a': 1", "'a': 2"),
+    one("functions of one name in an enum", "import enum\n\nclass E(enum.Enum):\n    A = ('a', lambda x: x * 1)\n    B = ('b', lambda x: x)\n\n"
+        "def f(x):\n    return E.A.value[1](x)\n", "* 1", "* 2"),
     one("cached method of an enum", "import enum, functools\nK = 1\n\nclass E(enum.Enum):\n    A = 1\n    @functools.lru_cache\n    def g(self):\n        return K\n\n"
         "def f(x):\n    return E.A.g()\n", "K = 1", "K = 2"),
     one("cached_property of an enum", "import enum, functools\nK = 1\n\nclass E(enum.Enum):\n    A = 1\n    @functools.cached_property\n    def g(self):\n        return K\n\n"

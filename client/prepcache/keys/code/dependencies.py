@@ -342,7 +342,7 @@ class Dependencies:
 
     def _give(self, value: Any, wanted: str, by: ValueEncoder | None) -> str:
         label = self.labels.give(value, wanted)
-        if label != wanted and by is not None and by.inline_depth:
+        if label != wanted and by is not None and by.set_depth:
             raise by.refuse(f"a set gives no order to two things named {wanted}: use a list or a tuple")
         return label
 

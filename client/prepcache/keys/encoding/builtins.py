@@ -127,10 +127,12 @@ def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
 def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
     encoder.inline_depth += 1
+    encoder.set_depth += 1
     # Not in the set's order, which is another in each process: the places of paths join an item's hash.
     ordered = sorted(value, key=lambda one: str(one) if type(one) in (str, pathlib.PosixPath) else "")
     for raw in sorted([encoder.part(one, "element") for one in ordered]):
         put(raw)
+    encoder.set_depth -= 1
     encoder.inline_depth -= 1
 
 

@@ -96,8 +96,8 @@ class Encoder:
         self.steps: list[str | int] = []
         self.opaque_depth = 0
         """Objects around the present value, in which the order of dicts counts."""
-        self.inline_depth = 0
-        """Sets, members of enums and `plain()` around it, in which no object is written as a reference."""
+        self.inline_depth = self.set_depth = 0
+        """Sets, enum members and `plain()` around it, in which objects are no references; sets alone."""
         self.is_plain = False
         """Whether it is inside `plain()`, where nothing is looked up on the disk."""
         self.active: dict[int, None] = {}
@@ -114,7 +114,7 @@ class Encoder:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
         self.opaque_depth = opaque_depth
-        self.inline_depth, self.is_plain = 0, False
+        self.inline_depth, self.set_depth, self.is_plain = 0, 0, False
         self.active.clear()
         self._entered = 0
         try:
