@@ -68,10 +68,9 @@ def test_rows_that_differ_along_another_axis_are_refused(take, collate, shapes, 
 
 
 def test_rows_of_different_kinds_are_refused_by_name():
-    with pytest.raises(RuntimeError, match="rows of leaf 'x' differ in dtype"):
-        pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
-    with pytest.raises(RuntimeError, match="rows of leaf 'x' differ in dtype, or along another axis than 0"):
-        pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
+    for other in (torch.arange(3), torch.ones(2, 3)):
+        with pytest.raises(RuntimeError, match="leaf 'x' differ in dtype, or along another axis than 0"):
+            pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": other}])
 
 
 @pytest.mark.parametrize("collate", [pad_collate(), pack_collate()], ids=["pad", "pack"])
@@ -120,9 +119,7 @@ def test_packing_along_another_axis_than_the_first_is_refused():
 
 
 def test_an_unknown_leaf_is_refused_with_the_known_ones(take):
-    with pytest.raises(
-        KeyError, match=r"no leaf \['tokenz'\]; they have \['tokens', 'label'\] \('': the sample\)"
-    ):
+    with pytest.raises(KeyError, match=r"no leaf \['tokenz'\]; they have \['tokens', 'label'\]"):
         pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))
     with pytest.raises(KeyError, match=r"no leaf \['sample'\]; they have \[''\] \('': the sample\)"):
         pad_collate(leaves={"sample": 1})(take([torch.ones(2, n) for n in LENGTHS]))

@@ -17,7 +17,7 @@ import torch
 from blake3 import blake3
 
 from prepcache import artifact
-from prepcache.artifact import writer
+from prepcache.artifact import columns, writer
 from prepcache.digests import RecipeDigest
 from prepcache.fill import pending
 from prepcache.fill.call import Part
@@ -45,7 +45,7 @@ def sample(n: int, *, length: int = 3) -> dict[str, Any]:
 @contextmanager
 def interrupted_at(line: int) -> Iterator[None]:
     """Ctrl-C at so many lines of the writer and of what collects."""
-    files, lines, before = {writer.__file__, pending.__file__}, 0, sys.gettrace()
+    files, lines, before = {columns.__file__, writer.__file__, pending.__file__}, 0, sys.gettrace()
 
     def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
         nonlocal lines

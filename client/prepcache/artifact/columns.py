@@ -1,4 +1,4 @@
-"""Leaves and columns: what one leaf of a sample is, and how its column lies in a safetensors file.
+"""Columns: what one leaf of a sample is, how its column lies in a safetensors file, and what collects one.
 
 Invariants:
     1. A leaf comes back as what it was, to the bit; big-endian arrays come back native, equal in value.
@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
@@ -130,3 +131,162 @@ def leaf_maker(leaf: Leaf) -> Callable[[Array], Any]:
 def decode_bytes(leaf: Leaf) -> Callable[[bytes], Any]:
     """What turns the stored bytes of a `str` or `bytes` leaf into its value."""
     return (lambda raw: raw.decode("utf-8", "surrogatepass")) if leaf.kind == "str" else bytes
+
+
+# --- columns that are collected ---
+
+
+class FilePart(NamedTuple):
+    """A piece of a tensor that lies in another file."""
+
+    fd: int
+    begin: int
+    end: int
+
+
+def collected(leaf: Leaf) -> Collected:
+    """A column of that leaf without rows."""
+    if leaf.kind == "none":
+        return Collected(leaf)
+    if leaf.kind in BYTE_KINDS:
+        return _Bytes(leaf)
+    return _Numbers(leaf) if leaf.kind in FIXED_KINDS else _Arrays(leaf)
+
+
+class Collected:
+    """One leaf of rows that are collected: values end to end, and offsets or shapes. This one is always None.
+
+    Attributes:
+        shape: of every row, or None if they differ.
+    """
+
+    shape: tuple[int, ...] | None = ()
+
+    def __init__(self, leaf: Leaf) -> None:
+        self.leaf = leaf
+        self._dtype = storage(leaf)[1]
+        self._values: Any = bytearray()
+        self._table = array("q")
+        self._elsewhere: list[FilePart] = []
+        self._elsewhere_bytes = 0
+
+    def append(self, value: Any) -> None:
+        """Takes the value of the next row."""
+
+    def add_part(self, part: FilePart, rows: int, shape: tuple[int, ...] | None, table: Array | None) -> None:
+        """Takes rows whose values lie in a file: of one shape, or with the shapes or offsets in `table`."""
+        self._refer(part)
+
+    @property
+    def nbytes(self) -> int:
+        held = len(self._values) * getattr(self._values, "itemsize", 1)
+        return self._elsewhere_bytes + held + 8 * len(self._table)
+
+    @property
+    def total(self) -> int:
+        """How many values there are, if the column is ragged."""
+        return (self._elsewhere_bytes + len(self._values)) // self._dtype.itemsize
+
+    @property
+    def held(self) -> memoryview:
+        """The values that are in memory."""
+        return memoryview(self._values).cast("B")
+
+    def let_go(self, part: FilePart) -> None:
+        """Drops the values in memory, which lie in a file now."""
+        self._refer(part)
+        del self._values[:]
+
+    def _refer(self, part: FilePart) -> None:
+        self._elsewhere.append(part)
+        self._elsewhere_bytes += part.end - part.begin
+
+    def pieces(self) -> list[Any]:
+        """Those of each of its tensors."""
+        return []
+
+
+class _Numbers(Collected):
+    """Python numbers of fixed size."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self._values = array({"int": "q", "bool": "b", "float": "d"}[leaf.kind])
+        self.append = self._values.append  # type: ignore[method-assign]
+
+    def pieces(self) -> list[Any]:
+        return [(*self._elsewhere, self._values)]
+
+
+class _Bytes(Collected):
+    """str and bytes, with their offsets."""
+
+    shape = None
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self._table.append(0)
+
+    def append(self, value: Any) -> None:
+        self._values += value.encode("utf-8", "surrogatepass") if self.leaf.kind == "str" else value
+        self._table.append(self._elsewhere_bytes + len(self._values))
+
+    def add_part(self, part: FilePart, rows: int, shape: Any, table: Any) -> None:
+        self._table.frombytes((table[1:] + self._elsewhere_bytes).tobytes())
+        self._refer(part)
+
+    def pieces(self) -> list[Any]:
+        return [(self._table,), (*self._elsewhere, self._values)]
+
+
+class _Arrays(Collected):
+    """Tensors, ndarrays and numpy scalars; dense as long as all shapes are one, and then with the shapes."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self._word = torch_word(leaf)
+        self._is_tensor = leaf.kind == "tensor"
+        self._rows = 0
+
+    def append(self, value: Any) -> None:
+        shape = tuple(value.shape)
+        if shape != self.shape:
+            self._expect(shape)
+        if self.shape is None:
+            self._table.extend(shape)
+        self._rows += 1
+        if self._word is not None:
+            value = value.contiguous().view(self._word).numpy()
+        elif self._is_tensor:  # by force: numpy knows no conjugate or negative views
+            value = value.numpy(force=True)
+        self._values += np.ascontiguousarray(value, self._dtype).reshape(-1).view("u1").data
+
+    def add_part(self, part: FilePart, rows: int, shape: Any, table: Any) -> None:
+        self._expect(shape)
+        if self.shape is None:
+            if shape is not None:
+                table = np.tile(np.array(shape, "<i8"), rows)
+            elif self.leaf.ndim == 1:
+                table = np.diff(table)
+            self._table.frombytes(table.tobytes())
+        self._rows += rows
+        self._refer(part)
+
+    def _expect(self, shape: tuple[int, ...] | None) -> None:
+        """Sets what all rows have in common, before rows of a shape, or of several, are taken."""
+        if self._rows == 0:
+            self.shape = shape
+        elif self.shape is not None and shape != self.shape:
+            self._table.extend(self.shape * self._rows)
+            self.shape = None
+
+    def pieces(self) -> list[Any]:
+        values = *self._elsewhere, self._values
+        if self.shape is not None:
+            return [values]
+        shapes = np.frombuffer(self._table, "<i8").reshape(self._rows, self.leaf.ndim)
+        offsets = np.zeros(self._rows + 1, "<i8")
+        np.prod(shapes, axis=1, out=offsets[1:])
+        np.cumsum(offsets, out=offsets)
+        tables = [(offsets,), (shapes,)] if self.leaf.ndim >= 2 else [(offsets,)]
+        return [*tables, values]

@@ -19,14 +19,13 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from prepcache.artifact import columns, sample_tree
-from prepcache.artifact.columns import Array, Leaf
+from prepcache.artifact.columns import Array, FilePart, Leaf
 from prepcache.artifact.header import (
     FILLER,
     FOLIO_BYTES,
@@ -101,7 +100,9 @@ class Writer:
         self._costs[-1] = _cost(self._costs[-1] + cost_s)
 
     def add_artifact(self, fd: int, header: Header) -> None:
-        """Takes the items of an artifact of the same recipe, whose file stays open until all is written.
+        """Takes the items of an artifact of the same recipe, before any are added one by one.
+
+        Its file stays open until all is written.
 
         Raises:
             ArtifactError: there are too many different trees.
@@ -128,10 +129,13 @@ class Writer:
         """Moves the values that are collected to the end of a file, which stays open until all is written."""
         for group in self._groups.values():
             for column in group.columns:
-                column.spill(fd)
+                begin = os.lseek(fd, 0, os.SEEK_END)
+                write(fd, column.held)
+                column.let_go(FilePart(fd, begin, os.lseek(fd, 0, os.SEEK_END)))
 
     def _take(self, samples: Sequence[Any]) -> int:
-        taken, new, tree_bytes = [], dict[Any, _Group](), self._tree_bytes
+        taken, tree_bytes = [], self._tree_bytes
+        new: dict[Any, _Group] = {}
         for sample in samples:  # all are looked at before the first is taken
             sign, leaves = sample_tree.signature(sample)
             group = self._groups.get(sign) or new.get(sign)
@@ -168,17 +172,69 @@ class Writer:
         key = entry_key(self.recipe, digests)
         document = Document(self.recipe, key, self.items, producer, seen, self.edition, tuple(groups))
         head, spans = encode(document)
-        tensors = iter([
-            *([one] for one in (digests, self._row_counts, self._costs)),
-            *([[self._row_groups]] if len(groups) > 1 else []),
-            *(pieces for group in self._groups.values() for one in group.columns for pieces in one.pieces()),
-        ])  # fmt: skip
+        tables = [digests, self._row_counts, self._costs, *([self._row_groups] if len(groups) > 1 else [])]
+        collected = (column for group in self._groups.values() for column in group.columns)
+        tensors = chain(([one] for one in tables), chain.from_iterable(one.pieces() for one in collected))
         laid = (
             [_ZEROS[: span.end - span.begin]] if name.startswith(FILLER) else next(tensors)
             for name, span in spans.items()
         )
         _write_all(file if isinstance(file, int) else file.fileno(), chain([head], chain.from_iterable(laid)))
         return document
+
+
+def _cost(cost_s: float) -> float:
+    return cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0
+
+
+class _Group:
+    """Samples of one tree, leaf by leaf."""
+
+    def __init__(
+        self, number: int, tree: sample_tree.Tree, leaves: Sequence[Leaf], paths: Sequence[str]
+    ) -> None:
+        self.number = number
+        self.rows = 0
+        self._tree = tree
+        self._paths = paths
+        self.columns = [columns.collected(leaf) for leaf in leaves]
+        self._appends = [column.append for column in self.columns]
+
+    @property
+    def header_bytes(self) -> int:
+        """At most what the header says of it, where the tree is quoted twice."""
+        return len(json.dumps(json.dumps(self._tree))) + len(self.columns) * _COLUMN_HEADER_BYTES
+
+    def add(self, leaves: list[Any]) -> None:
+        for append, leaf in zip(self._appends, leaves, strict=True):
+            append(leaf)
+        self.rows += 1
+
+    def add_file(self, fd: int, header: Header, group: GroupSpec) -> None:
+        for column, spec in zip(self.columns, group.columns, strict=True):
+            if span := header.spans.get(spec.name):
+                part = FilePart(fd, span.begin, span.end)
+                column.add_part(part, group.rows, spec.shape, _table(fd, header, spec))
+        self.rows += group.rows
+
+    def spec(self, names: set[str]) -> GroupSpec:
+        specs = []
+        for path, column in zip(self._paths, self.columns, strict=True):
+            # No dot, so that no name is that of another column's offsets or shapes.
+            base = re.sub(r"[^A-Za-z0-9_-]", "_", path)[:80].lstrip("_") or "sample"
+            name = f"{base}~{len(names)}" if base in names else base
+            names.add(name)
+            total = column.total if column.shape is None else 0
+            specs.append(ColumnSpec(name, column.leaf, column.shape, total))
+        return GroupSpec(self.rows, self._tree, tuple(specs))
+
+
+def _table(fd: int, header: Header, spec: ColumnSpec) -> Array | None:
+    """What tells the rows of a ragged column apart: their shapes, or their offsets if that is all."""
+    if spec.shape is not None:
+        return None
+    name = spec.name + (".shapes" if spec.leaf.ndim >= 2 else ".offsets")
+    return read_array(fd, header.spans[name], "<i8")
 
 
 # --- merging ---
@@ -217,217 +273,7 @@ def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
     return list(seen.values())
 
 
-# --- columns ---
-
-
-def _cost(cost_s: float) -> float:
-    return cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0
-
-
-class _Group:
-    """Samples of one tree, leaf by leaf."""
-
-    def __init__(
-        self, number: int, tree: sample_tree.Tree, leaves: Sequence[Leaf], paths: Sequence[str]
-    ) -> None:
-        self.number = number
-        self.rows = 0
-        self._tree = tree
-        self._paths = paths
-        self.columns = [_column(leaf) for leaf in leaves]
-        self._appends = [column.append for column in self.columns]
-
-    @property
-    def header_bytes(self) -> int:
-        """At most what the header says of it, where the tree is quoted twice."""
-        return len(json.dumps(json.dumps(self._tree))) + len(self.columns) * _COLUMN_HEADER_BYTES
-
-    def add(self, leaves: list[Any]) -> None:
-        for append, leaf in zip(self._appends, leaves, strict=True):
-            append(leaf)
-        self.rows += 1
-
-    def add_file(self, fd: int, header: Header, group: GroupSpec) -> None:
-        for column, spec in zip(self.columns, group.columns, strict=True):
-            column.add_file(fd, header, spec, group.rows)
-        self.rows += group.rows
-
-    def spec(self, names: set[str]) -> GroupSpec:
-        specs = []
-        for path, column in zip(self._paths, self.columns, strict=True):
-            # No dot, so that no name is that of another column's offsets or shapes.
-            base = re.sub(r"[^A-Za-z0-9_-]", "_", path)[:80].lstrip("_") or "sample"
-            name = f"{base}~{len(names)}" if base in names else base
-            names.add(name)
-            total = column.total if column.shape is None else 0
-            specs.append(ColumnSpec(name, column.leaf, column.shape, total))
-        return GroupSpec(self.rows, self._tree, tuple(specs))
-
-
-def _column(leaf: Leaf) -> _Column:
-    if leaf.kind == "none":
-        return _Column(leaf)
-    if leaf.kind in columns.BYTE_KINDS:
-        return _Bytes(leaf)
-    return _Numbers(leaf) if leaf.kind in columns.FIXED_KINDS else _Arrays(leaf)
-
-
-class _Column:
-    """One leaf of a group's rows: values end to end, and offsets or shapes. This one is always None.
-
-    Attributes:
-        shape: of every row, or None if they differ.
-    """
-
-    shape: tuple[int, ...] | None = ()
-
-    def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
-        self._dtype = columns.storage(leaf)[1]
-        self._values: Any = bytearray()
-        self._table = array("q")
-        self._elsewhere: list[FilePart] = []
-        self._elsewhere_bytes = 0
-
-    def append(self, value: Any) -> None:
-        """Takes the value of the next row."""
-
-    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
-        """Takes the rows of a column of an artifact."""
-
-    @property
-    def nbytes(self) -> int:
-        held = len(self._values) * getattr(self._values, "itemsize", 1)
-        return self._elsewhere_bytes + held + 8 * len(self._table)
-
-    @property
-    def total(self) -> int:
-        """How many values there are, if the column is ragged."""
-        return (self._elsewhere_bytes + len(self._values)) // self._dtype.itemsize
-
-    def spill(self, fd: int) -> None:
-        begin = os.lseek(fd, 0, os.SEEK_END)
-        write(fd, memoryview(self._values).cast("B"))
-        self._refer(FilePart(fd, begin, os.lseek(fd, 0, os.SEEK_END)))
-        del self._values[:]
-
-    def _refer(self, part: FilePart) -> None:
-        self._elsewhere.append(part)
-        self._elsewhere_bytes += part.end - part.begin
-
-    def pieces(self) -> list[Any]:
-        """Those of each of its tensors."""
-        return []
-
-
-class _Numbers(_Column):
-    """Python numbers of fixed size."""
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        self._values = array({"int": "q", "bool": "b", "float": "d"}[leaf.kind])
-        self.append = self._values.append  # type: ignore[method-assign]
-
-    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
-        self._refer(FilePart.of(fd, header, spec))
-
-    def pieces(self) -> list[Any]:
-        return [(*self._elsewhere, self._values)]
-
-
-class _Bytes(_Column):
-    """str and bytes, with their offsets."""
-
-    shape = None
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        self._table.append(0)
-
-    def append(self, value: Any) -> None:
-        self._values += value.encode("utf-8", "surrogatepass") if self.leaf.kind == "str" else value
-        self._table.append(self._elsewhere_bytes + len(self._values))
-
-    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
-        ends = read_array(fd, header.spans[spec.name + ".offsets"], "<i8")[1:]
-        self._table.frombytes((ends + self._elsewhere_bytes).tobytes())
-        self._refer(FilePart.of(fd, header, spec))
-
-    def pieces(self) -> list[Any]:
-        return [(self._table,), (*self._elsewhere, self._values)]
-
-
-class _Arrays(_Column):
-    """Tensors, ndarrays and numpy scalars; dense as long as all shapes are one, and then with the shapes."""
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        self._word = columns.torch_word(leaf)
-        self._is_tensor = leaf.kind == "tensor"
-        self._rows = 0
-
-    def append(self, value: Any) -> None:
-        shape = tuple(value.shape)
-        self._expect(shape)
-        if self.shape is None:
-            self._table.extend(shape)
-        self._rows += 1
-        if self._is_tensor:  # by force: numpy knows no conjugate or negative views
-            value = (
-                value.numpy(force=True) if self._word is None else value.contiguous().view(self._word).numpy()
-            )
-        self._values += np.ascontiguousarray(value, self._dtype).reshape(-1).view("u1").data
-
-    def add_file(self, fd: int, header: Header, spec: ColumnSpec, rows: int) -> None:
-        self._expect(spec.shape)
-        if self.shape is None:
-            self._table.frombytes(_shapes(fd, header, spec, rows).tobytes())
-        self._rows += rows
-        self._refer(FilePart.of(fd, header, spec))
-
-    def _expect(self, shape: tuple[int, ...] | None) -> None:
-        """Sets what all rows have in common, before rows of a shape, or of several, are taken."""
-        if self._rows == 0:
-            self.shape = shape
-        elif self.shape is not None and shape != self.shape:
-            self._table.extend(self.shape * self._rows)
-            self.shape = None
-
-    def pieces(self) -> list[Any]:
-        values = *self._elsewhere, self._values
-        if self.shape is not None:
-            return [values]
-        shapes = np.frombuffer(self._table, "<i8").reshape(self._rows, self.leaf.ndim)
-        offsets = np.zeros(self._rows + 1, "<i8")
-        np.cumsum(shapes.prod(axis=1), out=offsets[1:])
-        tables = [(offsets,), (shapes,)] if self.leaf.ndim >= 2 else [(offsets,)]
-        return [*tables, values]
-
-
-def _shapes(fd: int, header: Header, spec: ColumnSpec, rows: int) -> Array:
-    if spec.shape is not None:
-        return np.tile(np.array(spec.shape, "<i8"), rows)
-    if spec.leaf.ndim >= 2:
-        return read_array(fd, header.spans[spec.name + ".shapes"], "<i8")
-    return np.diff(read_array(fd, header.spans[spec.name + ".offsets"], "<i8"))
-
-
 # --- the file ---
-
-
-@dataclass(frozen=True, slots=True)
-class FilePart:
-    """A piece of a tensor that lies in another file."""
-
-    fd: int
-    begin: int
-    end: int
-
-    @classmethod
-    def of(cls, fd: int, header: Header, spec: ColumnSpec) -> FilePart:
-        """The values of a column of an artifact."""
-        span = header.spans[spec.name]
-        return cls(fd, span.begin, span.end)
 
 
 def copy(fd: int, to_fd: int, size_bytes: int) -> None:
