@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import textwrap
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 import pytest
@@ -109,6 +109,8 @@ def test_read_leaves_the_name_out_and_hands_over_the_contents(here):
     assert load("a.txt", "text") == "a"
     assert load(({"image": one}, "a.txt"), "bytes") == ({"image": b"a"}, "a.txt")
     assert load(Pair(one, 1), "bytes") == Pair(b"a", 1)
+    with pytest.raises(FileNotFoundError):
+        load(PureWindowsPath(r"d\sub\x.txt"), "bytes")
 
 
 def test_a_name_counts_where_the_contents_cannot_take_its_place(here):

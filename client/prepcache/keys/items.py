@@ -67,7 +67,7 @@ def load(item: Any, read: Read = "path") -> Any:
     """What the function receives for an item: markers taken off, dicts in canonical order, files read."""
 
     def contents(path: str | os.PathLike[str]) -> bytes | str:
-        file = pathlib.Path(path)
+        file = pathlib.Path(os.fspath(path))  # the one whose bytes count
         return file.read_bytes() if read == "bytes" else file.read_text(encoding="utf-8")
 
     def filled(inner: Any) -> Any:
