@@ -197,7 +197,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
             by.artifacts.owner, by.progress = 0, False
         catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
         samples = self._samples = Samples(by, self.items, distinct, stamps, catalogue)
-        self._by = by  # later: samples are pickled first, as they then put into files what waits
+        self._by = by  # after `_samples`, which must be pickled first: that writes pending samples to files
         samples.originals.read_again(hasher)
 
     def _go_on(self, given: DatasetOptions) -> None:

@@ -1,7 +1,7 @@
 """The loader: batches gathered ahead, by a thread, into recycled buffers, and copied to a device.
 
 Invariants:
-    1. The order is that of a `DataLoader` with the same generator, epoch after epoch.
+    1. Whole epochs have the order of a `DataLoader` with the same generator, one after the other.
     2. A batch belongs to the consumer for as long as anything refers to it; only then is its memory used
        again.
     3. The thread ends with its iterator; its exceptions are the consumer's. An epoch does not go on in a

@@ -159,7 +159,7 @@ def test_a_lazy_data_set_is_filled(box, project):
     [
         (("fill", "train.py"), "write FILE:DATASET"),
         (("fill", "no.py:make"), "write FILE:DATASET"),
-        (("fill", "train.py:nobody"), "nobody opened no CachedDataset"),
+        (("fill", "train.py:nobody"), "train.py defines no 'nobody'"),
         (("fill", "train.py:nothing"), "opened no CachedDataset"),
         (("fill", "train.py:stream"), "opened no CachedDataset"),
         (("plan", "train.py:lengths"), "lengths opened no CachedDataset: give a function without arguments"),

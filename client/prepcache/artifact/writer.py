@@ -5,9 +5,9 @@ Invariants:
        there (an interrupt), a writer is of no use.
     2. What is collected is a copy: the preprocessing function may reuse its buffers.
     3. A sample costs its copy and a constant: nothing is built per sample that the file does not hold.
-    4. Values may lie in other files until they are written: what is too much for memory (`spill`), and those
-       of artifacts (`add_artifact`), which are not decoded; memory holds their tables (items, offsets ...).
-       A column that is dense in all of them, with one shape, stays dense.
+    4. Until they are written, values may lie in other files: spilled ones (`spill`), and those of artifacts
+       (`add_artifact`), which are not decoded. Memory then holds tables alone (items, offsets, shapes). A
+       column that is dense in all artifacts, with one shape, stays dense.
     5. A merge keeps items in their order, file by file, with their rows and costs. Observed inputs are the
        union; files that observed the same input differently do not merge.
 """

@@ -286,7 +286,7 @@ def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
 
 
 def _laid(parts: Sequence[Array], first: Numbers, *, is_copied: bool) -> Array:
-    """Parts where their numbers say; without `is_copied` those of MAPPED_BYTES are mapped. Raises OSError."""
+    """Parts as one array, each at its row numbers: large ones mapped unless `is_copied`, others copied."""
     row_bytes = _row_bytes(parts[0])
     size_bytes = int(first[-1]) * row_bytes
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE

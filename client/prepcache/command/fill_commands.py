@@ -133,7 +133,9 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     try:
         with opened_as(mode):
             spec.loader.exec_module(module)
-            found: Any = getattr(module, name, None)
+            if not hasattr(module, name):
+                raise ConfigError(f"{file} defines no {name!r}")
+            found: Any = getattr(module, name)
             with contextlib.suppress(TypeError, ValueError):  # it takes arguments, or is no function
                 inspect.signature(found).bind()
                 is_function = True
