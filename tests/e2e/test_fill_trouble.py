@@ -26,9 +26,11 @@ def make(item, pause_s):
     return np.full(1000, item)
 
 items = json.loads(sys.argv[1])
+if "away" in sys.argv:
+    waits.COMMIT_BYTES_PER_S, waits.COMMIT_LIMIT_S = 100, 600.0
 barrier()
-options = {"config": {"pause_s": float(sys.argv[2])}, "lazy": "lazy" in sys.argv, "progress": False}
-ds = prepcache.CachedDataset(items, make, untracked=("wait",), **options)
+options = {"lazy": bool({"lazy", "away"} & {*sys.argv}), "progress": False, "untracked": ("wait",)}
+ds = prepcache.CachedDataset(items, make, {"pause_s": float(sys.argv[2])}, **options)
 for position, item in enumerate(items):
     assert (ds[position] == item).all()
 tell(ds, cached=ds.cached())
@@ -48,25 +50,27 @@ tell(ds)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.nightly(daily=["filled"])
-@pytest.mark.parametrize("how", ["filled", "lazy", "stream"])
-def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs, how):
+@pytest.mark.nightly(daily=["filled", "away"])
+@pytest.mark.parametrize("how", ["filled", "lazy", "stream", "away"])
+def test_a_daemon_that_hangs_from_a_commit_on_holds_no_job(jobs, how):
     """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
-    items, folder = list(range(40)), jobs.box.folder
+    items, folder, hung = list(range(40)), jobs.box.folder, list[str]()
 
     def lose(request: Request) -> Loss:
-        if request.path.endswith("/commit"):
+        if request.path.endswith("/commit") or (how == "away" and hung):
+            hung.append(request.path)
             raise Hang
         return "nothing"
 
     relay = Relay(f"{folder}/s.sock", lose)
-    with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay) as fake:
+    with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay):
         url = f"unix://{folder}/relay.sock"
         script = jobs.write(STREAM if how == "stream" else STEPS)
-        one = jobs.begin(script, json.dumps(items), 0.0, how, PREPCACHE_URL=url, BUDGET_S="5")
+        pause_s = 0.05 if how == "away" else 0.0
+        one = jobs.begin(script, json.dumps(items), pause_s, how, PREPCACHE_URL=url, BUDGET_S="5")
         facts = one.facts()
         assert one.process.wait(60) == 0
-        assert any(request.path.endswith("/commit") for request in fake.requests)
+        assert hung
     assert facts["computed"] == 40
     assert jobs.calls() == Counter(dict.fromkeys(items, 1))
 

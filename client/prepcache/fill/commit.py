@@ -8,8 +8,8 @@ Invariants:
     2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
        longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
-    4. A process that ends waits for its commits as long as a fill would. Where its daemon is still starting,
-       a job waits `HANDOVER_S` in all, a DataLoader worker not at all. What no daemon took is lost, and said.
+    4. A process that ends waits for its commits as long as a fill would: in an outage not at all, but a job
+       `HANDOVER_S` in all for a daemon that is starting. What no daemon took is lost, and said.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed.
     6. A killed daemon may have moved the file that it was asked to take: what is refused for its file, or in
@@ -207,11 +207,13 @@ class Committer:
         self.soon()
 
     def wait(self, most: int = 0) -> None:
-        """Waits until at most so many batches are under way, or they take too long."""
+        """Waits until at most so many batches are under way, or they take too long; in an outage, never."""
         began = time.monotonic()
         with self.changed:
             nbytes, allowed_s = self.nbytes, self._allowed_s(self.nbytes)
-            if not self.changed.wait_for(lambda: len(self._todo) <= most or self._retry_at, allowed_s):
+            if not self.changed.wait_for(
+                lambda: len(self._todo) <= most or self._retry_at or self._session.is_gone, allowed_s
+            ):
                 for batch in list(self._todo):
                     batch.is_late = True
         self._charge(began, nbytes)
@@ -378,7 +380,7 @@ class Committer:
             given_s = session.wait_at_end()
         began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
-        if not (is_worker and session.is_gone):
+        if not session.is_gone:  # in an outage the thread may be in a request that nobody answers
             self._retry_at = 0.0
             with on_own_time(limit_s):
                 self.flush(began + limit_s)
