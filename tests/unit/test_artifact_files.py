@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import random
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -206,8 +207,9 @@ def test_observed_inputs_are_joined_unless_they_differ(tmp_path):
 def test_copies_go_on_after_short_reads_and_writes(tmp_path, monkeypatch):
     paths = _write_parts(tmp_path, [[torch.arange(100), torch.arange(50)], [torch.arange(70)]])
     write(tmp_path / "whole", [torch.arange(100), torch.arange(50), torch.arange(70)])
-    pread, writev = os.pread, os.writev
+    pread, preadv, writev = os.pread, os.preadv, os.writev
     monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 99), at))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: preadv(fd, [buffers[0][:99]], at))
     monkeypatch.setattr(os, "writev", lambda fd, buffers: writev(fd, [buffers[0][:77]]))
     merge(tmp_path / "merged", paths)
     assert (tmp_path / "merged").read_bytes() == (tmp_path / "whole").read_bytes()
@@ -224,6 +226,15 @@ def test_a_part_that_shrinks_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "_write_all", cut_then_write)
     with pytest.raises(ArtifactError, match="cut while it was read"):
         merge(tmp_path / "merged", paths)
+
+
+def test_a_merge_needs_no_torch(tmp_path, monkeypatch):
+    """Of what numpy cannot name either: a daemon may have none."""
+    paths = _write_parts(tmp_path, [[torch.ones(3, dtype=torch.bfloat16)], [torch.zeros(3).bfloat16()]])
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch", None)
+        merge(tmp_path / "c", paths)
+    assert [sample.tolist() for sample in samples_of(artifact.open(tmp_path / "c"))] == [[1] * 3, [0] * 3]
 
 
 def test_memory_does_not_grow_with_the_columns(tmp_path):

@@ -244,8 +244,8 @@ class _Arrays(Collected):
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
-        self._word = torch_word(leaf)
         self._is_tensor = leaf.kind == "tensor"
+        self._has_word = self._is_tensor and self._dtype.name != leaf.dtype
         self._rows = 0
 
     def append(self, value: Any) -> None:
@@ -255,8 +255,8 @@ class _Arrays(Collected):
         if self.shape is None:
             self._table.extend(shape)
         self._rows += 1
-        if self._word is not None:
-            value = value.contiguous().view(self._word).numpy()
+        if self._has_word:  # asked for here: a daemon merges without torch
+            value = value.contiguous().view(torch_word(self.leaf)).numpy()
         elif self._is_tensor:  # by force: numpy knows no conjugate or negative views
             value = value.numpy(force=True)
         self._values += np.ascontiguousarray(value, self._dtype).reshape(-1).view("u1").data

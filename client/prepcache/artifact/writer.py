@@ -18,7 +18,7 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -40,7 +40,6 @@ from prepcache.artifact.header import (
     encode,
     has_twice,
     pack_observed,
-    pread,
     read_array,
 )
 from prepcache.digests import DIGEST_BYTES, RecipeDigest, entry_key
@@ -49,8 +48,6 @@ from prepcache.errors import ArtifactError, SampleError
 _COLUMN_HEADER_BYTES = 1200
 """At most what the header says of one column: three tensors, three fillers, and itself."""
 _ZEROS = memoryview(bytes(FOLIO_BYTES))
-READ_BYTES = 256 << 10
-"""Of another file, at a time."""
 
 
 class Writer:
@@ -110,9 +107,10 @@ class Writer:
         numbers = []
         for spec in header.groups:
             sign = json.dumps(spec.tree), *(column.leaf for column in spec.columns)
-            leaves = [column.leaf for column in spec.columns]
-            paths = [column.name.partition("~")[0] for column in spec.columns]
-            group = self._groups.setdefault(sign, _Group(len(self._groups), spec.tree, leaves, paths))
+            if (group := self._groups.get(sign)) is None:
+                leaves = [column.leaf for column in spec.columns]
+                paths = [column.name.partition("~")[0] for column in spec.columns]
+                group = self._groups[sign] = _Group(len(self._groups), spec.tree, leaves, paths)
             group.add_file(fd, header, spec)
             numbers.append(group.number)
         if len(self._groups) > MAX_GROUPS:
@@ -290,23 +288,25 @@ def _write_all(fd: int, pieces: Iterable[Any]) -> None:
         end on borders of 2 MiB.
     """
     folio, filled = memoryview(bytearray(FOLIO_BYTES)), 0
-    for view in chain.from_iterable(map(_views, pieces)):
-        while view:
-            taken = min(len(view), FOLIO_BYTES - filled)
-            folio[filled : filled + taken] = view[:taken]
-            view, filled = view[taken:], filled + taken
+    for piece in pieces:
+        at, end = piece[1:] if isinstance(piece, FilePart) else (0, memoryview(piece).nbytes)
+        while at < end:
+            count = _put(piece, at, folio[filled : filled + end - at])
+            at, filled = at + count, filled + count
             if filled == FOLIO_BYTES:
                 write(fd, folio)
                 filled = 0
     write(fd, folio[:filled])
 
 
-def _views(piece: Any) -> Iterator[memoryview]:
+def _put(piece: Any, at: int, into: memoryview) -> int:
+    """Fills a buffer with the bytes of a piece from `at` on; how many."""
     if isinstance(piece, FilePart):
-        for begin in range(piece.begin, piece.end, READ_BYTES):
-            yield memoryview(pread(piece.fd, begin, min(READ_BYTES, piece.end - begin)))
-    elif (view := memoryview(piece)).nbytes:
-        yield view.cast("B")
+        if count := os.preadv(piece.fd, [into], at):
+            return count
+        raise ArtifactError(f"the file ends before byte {piece.end}: it was cut while it was read")
+    into[:] = memoryview(piece).cast("B")[at : at + len(into)]
+    return len(into)
 
 
 def write(fd: int, view: memoryview) -> None:
