@@ -139,14 +139,14 @@ class _Collate(TakesBatches):
                 return ByIndex(samples, self)
             collation = collation_of(samples.table)
             planned = collation.planned
-            # Not by identity: each batch of a worker brings a copy. Nor by value: 0.0 and -0.0 are equal.
-            if planned is None or planned[0] != repr(self):
+            # Each batch of a worker brings a copy; and not by value: 0.0 and -0.0 are equal.
+            if planned is None or not (planned[0] is self or planned[1] == repr(self)):
                 self._check(collation.paths)
                 plan = [
                     self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
                 ]
-                planned = collation.planned = repr(self), plan
-            return collation.build([collate(samples) for collate in planned[1]])
+                planned = collation.planned = self, repr(self), plan
+            return collation.build([collate(samples) for collate in planned[2]])
         leaves: dict[tuple[str, ...], list[Any]] = {}
         for sample in samples:
             for path, leaf in leaves_of(sample):
@@ -257,16 +257,17 @@ class _Pad(_Collate):
         to_tensor = _maker(column)
         dtype = to_tensor(np.empty(0, column.dtype)).dtype
         at, unit = 1 if self.side == "left" else 0, math.prod(tail)
+        padding = torch.full((1,), self.value, dtype=dtype).view(torch.uint8).numpy().tobytes()
 
         def collate(batch: Batch) -> Any:
             begin, end = column.bounds(batch.numbers)
             lengths = end - begin if unit == 1 else (end - begin) // unit
             width = self._width(lengths)
-            sizes = ((width - lengths) * unit).tolist()
-            gap = torch.full((max(sizes),), self.value, dtype=dtype).view(torch.uint8).numpy().data
+            sizes = ((width - lengths) * (unit * len(padding))).tolist()
+            gap = memoryview(padding * (max(sizes) // len(padding)))
             pieces: list[Any] = [None] * (2 * len(lengths))
             pieces[at::2] = column.pieces(batch.numbers, begin, end)
-            pieces[1 - at :: 2] = [gap[: size * dtype.itemsize] for size in sizes]
+            pieces[1 - at :: 2] = [gap[:size] for size in sizes]
             values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
             return self._with(to_tensor(values.reshape(len(lengths), width, *tail)), lengths)
 

@@ -265,7 +265,7 @@ class Samples:
 
     def gathered(self, positions: Array) -> list[Any] | Batch:
         """The same, for a worker that found these samples."""
-        if not self.is_expanded and not self._there(positions).all():
+        if not (self.is_expanded or self.view().is_whole or self._there(positions).all()):
             self.look()
         return self.batch(positions)
 
