@@ -70,12 +70,15 @@ def main():
     if how == "cached first":
         chosen = {"sampler": prepcache.CachedFirstSampler(ds)}
     for epoch in range(epochs):
+        seen = []
         for rows, numbers in DataLoader(ds, batch_size=batch, num_workers=2, **chosen):
             if not first_s:
                 first_s = time.perf_counter() - began - sum(map(cost_s, numbers.tolist()))
                 first_cpu_s = spent_s() - spent_before_s
             assert (rows[:, 0] == numbers % 251).all()
+            seen += numbers.tolist()
             time.sleep(step_s * len(numbers))
+        assert sorted(seen) == list(range(items))
     tell(first_s=first_s, first_cpu_s=first_cpu_s, ended=time.time())
 
 if __name__ == "__main__":

@@ -31,10 +31,11 @@ def make(item):
         os.kill(os.getpid(), signal.SIGKILL)
     return np.full(8, item)
 
-def epoch(ds):
+def epoch(ds, sampler=None):
     from torch.utils.data import DataLoader
 
-    return [int(sample[0]) for batch in DataLoader(ds, batch_size=4, num_workers=2) for sample in batch]
+    loader = DataLoader(ds, batch_size=4, num_workers=2, sampler=sampler)
+    return [int(sample[0]) for batch in loader for sample in batch]
 
 def main():
     barrier()
@@ -46,7 +47,8 @@ def main():
     died = ""
     try:
         try:
-            epoch(ds)
+            made = epoch(ds, prepcache.CachedFirstSampler(ds) if how == "at once" else None)
+            assert sorted(made) == list(range(60)), "each sample comes once"
         except (OSError, EOFError) as error:  # read from the dead worker
             died = repr(error)
             threading.Event().wait(5)  # torch's handler of SIGCHLD raises here then, and not further down

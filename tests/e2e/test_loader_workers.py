@@ -201,6 +201,22 @@ def flipped(sample):
 def twice(i):
     yield from (make(i), make(COUNT - 1 - i))
 
+def late(i):
+    while not os.path.exists("late"):
+        threading.Event().wait(0.01)
+    return make(i)
+
+def dies(worker):
+    if worker:
+        os.kill(os.getpid(), 9)
+
+def raised(kind, read):
+    try:
+        read()
+    except kind as error:
+        return str(error)
+    raise AssertionError("nothing was raised")
+
 def main():
     ds = opened()
     loader = DataLoader(ds, 8, num_workers=2)
@@ -228,24 +244,23 @@ def main():
     for collate in (prepcache.pad_collate, prepcache.pad_collate(-1, also="mask"), prepcache.pack_collate()):
         made = list(DataLoader(texts, 4, num_workers=2, collate_fn=collate))
         assert is_by_index(made) and same(made, list(DataLoader(texts, 4, collate_fn=collate)))
-    try:
-        list(DataLoader(texts, 4, num_workers=1))
-    except RuntimeError as error:
-        assert "to be equal size" in str(error) and "DataLoader worker process 0" in str(error), error
-    else:
-        raise AssertionError
+    error = raised(RuntimeError, lambda: list(DataLoader(texts, 4, num_workers=1)))
+    assert "to be equal size" in error and "DataLoader worker process 0" in error, error
 
     # An item whose file is missing: the last line of the error names both.
     lost = [Path("there"), Path("lost.png")]
     lost[0].touch()
     absent = prepcache.CachedDataset(lost, Path.read_bytes, lazy=True, code=None, version="5", progress=False)
-    try:
-        list(DataLoader(absent, 2, num_workers=1))
-    except prepcache.PreprocessError as error:
-        last = str(error).splitlines()[-1]
-        assert "item 1 (PosixPath('lost.png')) failed: FileNotFoundError" in last, error
-    else:
-        raise AssertionError
+    error = raised(prepcache.PreprocessError, lambda: list(DataLoader(absent, 2, num_workers=1)))
+    assert "item 1 (PosixPath('lost.png')) failed: FileNotFoundError" in error.splitlines()[-1], error
+
+    # A worker that is killed, or late, is torch's error; the next epoch is whole.
+    killed = DataLoader(ds, 8, num_workers=2, worker_init_fn=dies)
+    assert "DataLoader worker (pid" in raised(RuntimeError, lambda: list(killed))
+    slow = iter(DataLoader(opened(late, version="6", lazy=True), 8, num_workers=1, timeout=0.2))
+    assert "timed out after 0.2 seconds" in raised(RuntimeError, lambda: next(slow))
+    Path("late").touch()
+    assert same(list(loader), whole)
 
     # Items that expand: positions are those of samples, of which there are more.
     twofold = opened(version="4", preprocess=twice, expand=True)
@@ -272,9 +287,12 @@ def main():
     gc.collect()
     assert same([*again], whole)
 
-    # Lazy: what a worker made is not made again by the job.
+    # Lazy: the order is the sampler's, and what a worker made is not made again by the job.
     for _ in range(2):
         lazy = opened(version="3", lazy=True)
+        pair = lazy, TensorDataset(IMAGES, LABELS)
+        ours, theirs = (list(DataLoader(one, 8, True, num_workers=2, generator=seeded())) for one in pair)
+        assert same(ours, theirs)
         loader = DataLoader(lazy, 8, num_workers=2, persistent_workers=True)
         for _ in range(3):
             assert same(list(loader), whole)
@@ -283,10 +301,7 @@ def main():
     # And what names no data set here says so, in its turn.
     from prepcache.batching import collation
     wrapped = collation.arrived("0" * 16, 1, "B", bytes(1), None, 0)
-    try:
-        wrapped.reraise()
-    except RuntimeError as error:
-        assert "has deleted" in str(error)
+    assert "has deleted" in raised(RuntimeError, wrapped.reraise)
     tell()
 
 if __name__ == "__main__":
