@@ -48,6 +48,10 @@ def is_file_of_job(name: str) -> bool:
     return not (name.startswith((*OF_PYTHON, OWN_FOLDER)) or f"{os.sep}site-packages{os.sep}" in name)
 
 
+def is_within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root + os.sep)
+
+
 class Fact(NamedTuple):
     """What was seen.
 
@@ -114,7 +118,7 @@ class Watch:
     calls: int = 1
     older: Sequence[threading.Thread] = ()
     is_on: bool = True
-    _links: set[str] | None = None
+    _links: list[str] | None = None
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -136,9 +140,11 @@ class Watch:
 
     def owns(self, path: str) -> bool:
         """Whether a path names the item, or what is in it."""
+        if any(is_within(path, item) for item in self.items):
+            return True
         if self._links is None:
-            self._links = {*self.items, *map(os.path.realpath, self.items)}
-        return any(path == item or path.startswith(item + os.sep) for item in self._links)
+            self._links = [*map(os.path.realpath, self.items)]
+        return any(is_within(path, link) for link in self._links)
 
 
 class _State:

@@ -33,7 +33,7 @@ from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
-from prepcache.keys.observation.context import info_of, names_in
+from prepcache.keys.observation.context import info_of, is_within, names_in
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import RANDOM
 
@@ -107,13 +107,13 @@ class Roots:
             # Whoever went there may have gone by any name, or may be there from the start.
             return list(dict.fromkeys(["cwd:" + os.path.relpath(path, folder), from_here, path]))
         for tag, root in (("items", self.items), ("project", self.project)):
-            if root is not None and _is_within(path, root):
+            if root is not None and is_within(path, root):
                 from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()
                 return [f"{tag}:{os.path.relpath(path, root)}", *from_cwd]
         return [path, *self._from_cwd(path), *self._beside(path)]
 
     def _from_cwd(self, path: str) -> Iterator[str]:
-        if self.cwd is not None and _is_within(path, self.cwd):
+        if self.cwd is not None and is_within(path, self.cwd):
             yield f"cwd:{os.path.relpath(path, self.cwd)}"
 
     def _beside(self, path: str) -> Iterator[str]:
@@ -132,10 +132,6 @@ class Roots:
         tag, _, rest = name.partition(":")
         root = {"project": self.project, "items": self.items, "cwd": self.cwd}.get(tag)
         return None if root is None else os.path.join(root, rest)
-
-
-def _is_within(path: str, root: str) -> bool:
-    return path == root or path.startswith(root + os.sep)
 
 
 def still_true(
