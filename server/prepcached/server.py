@@ -263,7 +263,7 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise
-        raise ConfigError('tier: needs obstore: pip install "prepcache[fleet]"') from None
+        raise ConfigError('tier: needs obstore: in its checkout, pip install ".[fleet]"') from None
     is_read_only = settings.tier.mode == "read-only"
     upstream, file = settings.tier.upstream, settings.tier.upstream_token_file
     leader = None

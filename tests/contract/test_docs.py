@@ -107,12 +107,7 @@ def test_the_readme_names_the_commands_that_exist():
 
 def test_endpoints_and_metrics_have_their_pages(reference):
     endpoints = reference.http_page()
-    for row in (
-        "`GET /healthz`",
-        "`POST /v1/resolve`",
-        "`DELETE /v1/entries/{key}/pin`",
-        "`POST /v1/purge`",
-    ):
+    for row in ("`GET /healthz`", "`POST /v1/resolve`", "`DELETE /v1/entries/{key}/pin`", "`POST /v1/purge`"):
         assert f"| {row} | " in endpoints
     assert re.search(
         r"^\| `prepcache_evictions(_total)?` \| counter \| \w", reference.metrics_page(), re.MULTILINE

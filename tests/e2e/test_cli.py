@@ -20,7 +20,7 @@ from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE, RECIPE
 from support.terminals import terminal
 
-NOTHING = "nothing to remove: no entry matches that you may remove"
+NOTHING = "nothing to remove: no entry that you may remove matches"
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run, box, keys):
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
     ended = run("verify")
-    told = f"damaged and removed: {keys[2][:12]}\nthe next job that needs their samples makes them again\n"
+    told = f"damaged and removed: {keys[2][:12]}\nthe next job that needs their samples recomputes them\n"
     assert ended.code == 1 and ended.out.endswith(told)
     assert keys[2] not in {one["key"] for one in run("ls", "--json").json}
     assert not path.exists()

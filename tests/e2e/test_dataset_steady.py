@@ -135,13 +135,7 @@ def by_list(): return FUNCTIONS[0]()
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "what"),
-    [
-        ("spawn", "WIDTH"),
-        ("forkserver", "by_list()"),
-    ],
-)
+@pytest.mark.parametrize(("how", "what"), [("spawn", "WIDTH"), ("forkserver", "by_list()")])
 def test_an_executor_with_outdated_code_stores_nothing(jobs, how, what):
     """The job has not loaded it: it counts as its file is now."""
     helper = jobs.box.folder / "helper.py"

@@ -169,3 +169,30 @@ def test_a_stopped_job_is_fenced_and_goes_on(jobs, monkeypatch):
         assert refused, "the commit of the stopped job came too late"
         assert sum(entry.items for entry in client.entries()) == 20, "nothing is stored twice"
         assert jobs.calls().total() <= 20 + leased
+
+
+ENDED = """
+import itertools, signal
+from types import SimpleNamespace
+from prepcache.fill import call
+
+clock = itertools.count(0, 0.05)
+call.time = SimpleNamespace(perf_counter=lambda: next(clock))
+
+def make(item):
+    if item == 399 and "end" in sys.argv:
+        with prepcache.Client() as client:
+            while sum(entry.items for entry in client.entries()) < 300:
+                threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+    return np.full(100, item)
+
+tell(prepcache.CachedDataset(range(400), make, code=None, version="1", progress=False))
+"""
+
+
+def test_a_job_that_sigterm_ends_loses_5_s_of_work(jobs):
+    """After 20 s, at 50 ms an item: Python runs nothing at its end then."""
+    script = jobs.write(ENDED)
+    jobs.run(script, "end", exit_code=-signal.SIGTERM)
+    assert jobs.run(script)["computed"] <= 100

@@ -88,11 +88,7 @@ def s3(folder: Path, name: str) -> Iterator[dict[str, str]]:
 
     try:
         assert wait_until(has_bucket), (folder / "s3.log").read_text()[-2000:]
-        yield {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_REGION": "us-east-1",
-            **SECRETS,
-        }
+        yield {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_REGION": "us-east-1", **SECRETS}
     finally:
         server.terminate()
         server.wait()

@@ -17,9 +17,7 @@ from support.rows import rows_of
 
 Point = namedtuple("Point", "x y")
 
-DTYPES = [
-    *["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "c8", "c16"],
-]
+DTYPES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", "c8", "c16"]
 TORCH = ["float16", "float32", "float64", "bfloat16", "uint8", "int16", "int64", "uint16", "bool"]
 TORCH += ["complex64", "float8_e4m3fn"]
 

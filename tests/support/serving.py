@@ -148,11 +148,7 @@ def build(
 
 
 @contextlib.contextmanager
-def serving(
-    folder: Path,
-    clock: Callable[[], float] = time.monotonic,
-    **members: Any,
-) -> Iterator[Serving]:
+def serving(folder: Path, clock: Callable[[], float] = time.monotonic, **members: Any) -> Iterator[Serving]:
     """Serves a store below `folder` until the end of the block; `members` are settings."""
     uds = folder / "s.sock"
     given = {"max_bytes": ROOMY.max_bytes, "min_free": 0, **members}

@@ -25,11 +25,7 @@ if __name__ == "__main__":
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
     began = time.monotonic()
     data = CachedDataset(
-        range(count),
-        lambda item: read(item, calls, seconds),
-        name=f"items-{count}",
-        code=None,
-        version=count,
+        range(count), lambda item: read(item, calls, seconds), name=f"items-{count}", code=None, version=count
     )
     took_s = time.monotonic() - began
     assert [int(sample[0, 0, 0]) for sample in data] == [item % 251 for item in range(count)]

@@ -19,11 +19,7 @@ from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.explain import LOOK_ALIKE
-from prepcache.protocol.units import (
-    age_text,
-    parse_span,
-    span_text,
-)
+from prepcache.protocol.units import age_text, parse_span, span_text
 from prepcached import cli as daemon_cli
 from support.commands import Run, run_fixture  # noqa: F401
 from support.programs import python
@@ -283,10 +279,7 @@ def test_explain_has_a_row_for_each_cue():
     evicted = replace(first, was_there=True, entries=1)
     assert {state for state, _ in rows_by_cue(evicted).values()} == {"same"}
     partial = replace(first, is_partial=True, cue="data", summary="1 of 5 items not cached: e.txt")
-    assert rows_by_cue(partial)["data"] == (
-        "incomplete",
-        ["1 of 5 items not cached: e.txt", LOOK_ALIKE],
-    )
+    assert rows_by_cue(partial)["data"] == ("incomplete", ["1 of 5 items not cached: e.txt", LOOK_ALIKE])
     assert {rows_by_cue(partial)[name][0] for name in ("code", "config", "observed")} == {"same"}
 
 

@@ -13,12 +13,7 @@ from prepcache import artifact
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill.pending import LocalFile
-from prepcache.index.item_index import (
-    MISSING,
-    Catalogue,
-    Distinct,
-    rows_of,
-)
+from prepcache.index.item_index import MISSING, Catalogue, Distinct, rows_of
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
 from prepcache.protocol import wire
 

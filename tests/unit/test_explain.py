@@ -58,11 +58,7 @@ def edited(*path: str, to: Any) -> dict[str, Any]:
         (("code", "values", "prep.K"), {"digest": "4", "text": "4"}, "prep.K 3 -> 4"),
         (("code", "values", "prep.K"), ..., "prep.K is not used any more"),
         (("code", "values", "prep.torch"), {"digest": "4", "text": "torch"}, "prep.torch is now used"),
-        (
-            ("code", "values", "prep.K"),
-            {"digest": "4", "text": "3"},
-            "prep.K changed: 3",
-        ),
+        (("code", "values", "prep.K"), {"digest": "4", "text": "3"}, "prep.K changed: 3"),
         (("code", "variables", "HOME"), "x", "environment variable HOME (not there) -> x"),
         (("environment", "distributions", "numpy"), "2.2.1 bb", "numpy 2.1.0 -> 2.2.1"),
         (("environment", "distributions", "numpy"), "2.1.0 bb", "numpy 2.1.0: its files changed"),
@@ -106,10 +102,7 @@ def test_a_recipe_of_the_same_code_mode_explains_first():
     other = edited("code", "definitions", "prep.f", to="9")
     other["code"]["mode"] = "function"
     found = nearest(new, [("other", other), ("same", parts())])
-    assert found is not None and (found[0], [d.line for d in found[1]]) == (
-        "same",
-        ["prep.f changed"],
-    )
+    assert found is not None and (found[0], [d.line for d in found[1]]) == ("same", ["prep.f changed"])
 
 
 def test_a_long_difference_is_counted_not_printed():

@@ -226,7 +226,7 @@ def test_another_threads_opening_is_waited_for_within_the_budget(bench):
     thread.start()
     try:
         assert is_asked.wait(30)
-        with pytest.raises(DaemonUnreachable, match="opens its session"):
+        with pytest.raises(DaemonUnreachable, match="is opening its session"):
             bench.session.resolve(SomeRecipe())
         assert bench.session.budget.remaining_s == 0
         with pytest.raises(DaemonUnreachable):

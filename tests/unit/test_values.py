@@ -261,14 +261,14 @@ STATES |= {f"an attribute of {of}": lambda n, make=make: with_own(make(), n) for
 HOLD_FUNCTIONS = {
     "a reduction", "a method", "a method of a function", "a partial", "the function of a partial",
 }  # fmt: skip
-"""An item says nothing of what a function of the project does."""
+"""The code of a function in an item would not count."""
 
 
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("key", [digest_of, item_digest], ids=["config", "item"])
 def test_a_value_counts_by_all_of_its_state(name, key):
     if key is item_digest and name in HOLD_FUNCTIONS:
-        with pytest.raises(UnkeyableError, match="an item says nothing of what the function"):
+        with pytest.raises(UnkeyableError, match="cannot be in an item, since its code would not count"):
             key(STATES[name](0))
         return
     one, same, other = (key(STATES[name](n)) for n in (0, 0, 1))

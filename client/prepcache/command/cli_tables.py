@@ -104,7 +104,7 @@ def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
 def purged(gone: inspection.Purged, is_dry: bool) -> None:
     rows_of(gone.listed, gone.entries)
     told = f"{'would remove' if is_dry else 'removed'} {amount(gone)}"
-    show(Text(told if gone.entries else "nothing to remove: no entry matches that you may remove"))
+    show(Text(told if gone.entries else "nothing to remove: no entry that you may remove matches"))
 
 
 def amount(gone: inspection.Purged) -> str:
@@ -118,7 +118,7 @@ def verified(found: inspection.Verified) -> None:
     for key in found.bad:
         show(Text(f"damaged and removed: {key[:KEY_DIGITS]}"))
     if found.bad:
-        show(Text("the next job that needs their samples makes them again"))
+        show(Text("the next job that needs their samples recomputes them"))
     for key in found.unreadable:
         show(Text(f"could not be read (see the daemon's log): {key[:KEY_DIGITS]}"))
 

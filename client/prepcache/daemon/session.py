@@ -310,7 +310,7 @@ class Session:
         if header is not None and header != forgotten:
             return header
         if not self._budget_here().acquire(self._opening):
-            why = "another thread of this job opens its session, and the daemon does not answer"
+            why = "another thread of this job is opening its session, and the daemon does not answer"
             raise self.give_up(why, is_final=False)
         try:
             header = self.header

@@ -11,7 +11,7 @@ Invariants:
     6. Where items expand, a preparation ends with a view of all samples, or raises.
 
 NOTE [ When to commit ]
-    At 128 MB, or a 32nd of a small cache; when 30 s of work and 2 % of all work so far are
+    At 128 MB, or a 32nd of a small cache; when 4 s of work and 2 % of all work so far are
     uncommitted; when somebody waits for what this job has; when it has nothing left to lease; at the end.
 """
 

@@ -47,7 +47,7 @@ COMMIT_SHARE_OF_CACHE = 32
 """A small cache gets small artifacts: what is evicted, or declined, is one of so many."""
 COMMIT_ITEMS, COMMIT_LEASES = 1 << 18, 128
 """At most so many in one commit."""
-COMMIT_S = 30.0
+COMMIT_S = 4.0
 COMMIT_SHARE = 0.02
 """Uncommitted work may be lost: at most COMMIT_S of it, or this share of all work so far if that is more."""
 _MEMORY = 0.98

@@ -75,6 +75,23 @@ def must_stay(
     return Case(name, {"job.py": job, **files}, every(*edits), changes, **more)  # type: ignore[arg-type]
 
 
+def one(name: str, source: str, old: str, new: str, **more: object) -> Case:
+    """A case whose project is one module, prep.py."""
+    return must_change(name, {"prep.py": source}, swap("prep.py", old, new), **more)  # type: ignore[arg-type]
+
+
+def two(
+    name: str, importing: str, helper: str, old: str, new: str, file: str = "helper.py", **more: str
+) -> Case:
+    """A case in which prep.py reaches another file, and the edit is there."""
+    return must_change(name, {"prep.py": importing, file: helper, **more}, swap(file, old, new))
+
+
+def by_job(name: str, source: str, job: str, **files: str) -> Case:
+    """A case in which the entry script sets something to 5, then to 6."""
+    return must_change(name, {"prep.py": source, **files}, swap("job.py", "5", "6"), job=JOB + job)
+
+
 def every(*edits: Edit) -> Edit:
     def apply(project: Path) -> None:
         for edit in edits:

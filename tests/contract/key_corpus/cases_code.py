@@ -1,21 +1,8 @@
 """Code: the function, what it reaches, and every road by which one module reaches another."""
 
-from .case import Case, must_change, swap, write
+from .case import Case, must_change, one, swap, two, write
 
 HELPER = "from helper import g\n\ndef f(x):\n    return g(x)\n"
-
-
-def one(name: str, source: str, old: str, new: str) -> Case:
-    """A case whose project is one module, prep.py."""
-    return must_change(name, {"prep.py": source}, swap("prep.py", old, new))
-
-
-def two(
-    name: str, importing: str, helper: str, old: str, new: str, file: str = "helper.py", **more: str
-) -> Case:
-    """A case in which prep.py reaches another file, and the edit is there."""
-    return must_change(name, {"prep.py": importing, file: helper, **more}, swap(file, old, new))
-
 
 DEFINITIONS = [
     one("constant in the body", "def f(x):\n    return x + 1\n", "+ 1", "+ 2"),

@@ -1,16 +1,6 @@
 """Idioms of real projects: registries, plugins, lookups by name, descriptors, and state in unlikely places."""
 
-from .case import JOB, Case, must_change, must_stay, nothing, swap, write
-
-
-def one(name: str, source: str, old: str, new: str) -> Case:
-    """A case whose project is one module, prep.py."""
-    return must_change(name, {"prep.py": source}, swap("prep.py", old, new))
-
-
-def by_job(name: str, source: str, job: str, **files: str) -> Case:
-    """A case in which the entry script sets something to 5, then to 6."""
-    return must_change(name, {"prep.py": source, **files}, swap("job.py", "5", "6"), job=JOB + job)
+from .case import JOB, Case, by_job, must_change, must_stay, nothing, one, swap, write
 
 
 def variable(name: str, source: str) -> Case:

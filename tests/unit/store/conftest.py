@@ -32,14 +32,7 @@ def open_store(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Store]]:
     def open_it(limits: Limits = stores.ROOMY) -> Store:
         for store in opened:
             store.close()
-        opened[:] = [
-            Store(
-                tmp_path / "root",
-                limits=limits,
-                clock=clock,
-                monotonic=clock,
-            )
-        ]
+        opened[:] = [Store(tmp_path / "root", limits=limits, clock=clock, monotonic=clock)]
         return opened[0]
 
     yield open_it
