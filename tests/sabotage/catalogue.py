@@ -103,7 +103,7 @@ SABOTAGES = [
     Sabotage("a touch keeps no hold", "prepcached.store.records:Holds.touch", gives([]), "tests/unit/store/test_store_eviction.py::test_a_hold_nobody_touched_for_long_is_weak"),
     Sabotage("an eviction does not look again at holds", "prepcached.store.eviction:idle_still", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_is_wanted_since_it_was_chosen_stays"),
     Sabotage("room is not given back", "prepcached.store.eviction:_promise", lambda f: lambda core, size, *of: f(core, abs(size), *of), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
-    Sabotage("eviction ahead makes room for merges", "prepcached.store.eviction:_promise", lambda f: lambda core, size, placed, may_evict: f(core, size, placed, True), "tests/unit/store/test_store_merge.py::test_nothing_is_evicted_while_a_merge_is_written"),
+    Sabotage("eviction ahead makes room for merges", "prepcached.store.core:Core.free_bytes", lambda f: lambda core: core.disk.free_bytes(), "tests/unit/store/test_store_merge.py::test_nothing_is_evicted_for_a_merge_under_way"),
     # durability
     Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_kill.py::test_each_step_is_durable_before_the_next"),
     Sabotage("a staged file is not synced", "prepcached.store.staging:os", without("fsync"), "tests/crash/test_store_kill.py::test_each_step_is_durable_before_the_next"),
@@ -115,7 +115,7 @@ SABOTAGES = [
     Sabotage("a commit may bring items that were not leased", "prepcached.store.commit:_check_items", nothing, "tests/unit/store/test_store.py::test_a_file_of_another_recipe_is_refused"),
     Sabotage("a failed commit leaves its file", "prepcached.store.eviction:unlink_if_absent", nothing, "tests/property/test_store_machine.py"),
     Sabotage("a refresh replaces nothing", "prepcached.store.commit:_replaced", gives([]), "tests/unit/store/test_store_editions.py::test_a_refresh_replaces_what_it_overlaps"),
-    Sabotage("a commit raises no generation of the recipe", "prepcached.store.queries:raise_generation", lambda f: lambda conn, recipe, is_removal: generation_of(conn, b""), "tests/unit/store/test_store.py::test_what_is_committed_is_resolved_and_lies_where_it_should"),
+    Sabotage("a commit raises no generation of the recipe", "prepcached.store.queries:raise_generation", lambda f: lambda conn, recipe, is_removal: generation_of(conn, b""), "tests/unit/store/test_store_recipes.py::test_a_recipe_that_returns_has_a_newer_generation"),
     Sabotage("observed inputs of any size are kept", "prepcached.store.commit:_check_observed", nothing, "tests/unit/store/test_store_observed.py::test_what_a_recipe_observed_fits_into_one_answer"),
     Sabotage("a lost file's row stays", "prepcached.store.eviction:lose", nothing, "tests/unit/store/test_store_scrub.py::test_a_lost_file_is_a_bad_one"),
     Sabotage("the scrub believes what it reads", "prepcached.store.integrity:read_whole", lambda f: lambda core, row, pace: True, "tests/unit/store/test_store_scrub.py::test_the_scrub_resumes_and_rests_between_rounds"),

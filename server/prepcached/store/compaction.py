@@ -6,7 +6,8 @@ Invariants:
     2. Only artifacts that nobody holds or pinned merge, and only those of one owner and edition with equal
        observed inputs. Of their producers it keeps what they say alike.
     3. Nothing is evicted for a merge: without room for what it may come to (MERGED_SHARE), or where its
-       owner's quota would not hold it once the parts are gone, it is put off.
+       owner's quota would not hold it once the parts are gone, it is put off. While it is written, commits
+       take room as if it were not there, and the store may exceed its budget by that much.
     4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
        times in its life (once a tier), however small the pieces came.
     5. A merge takes the place of its parts, and of nothing else: where its key is taken, it is given up.
@@ -143,13 +144,13 @@ class Merger:
         size_bytes = sum(row.disk_bytes for row in rows)
         need_bytes = size_bytes + size_bytes // MERGED_SHARE
         with contextlib.ExitStack() as stack:
+            free = core.disk.free_bytes()
             with core.memory:
-                if core.quotas.shortfall(rows[0].owner, need_bytes - size_bytes) > 0:
+                short = core.ledger.shortfall(need_bytes, free)
+                if max(short, core.quotas.shortfall(rows[0].owner, need_bytes - size_bytes)) > 0:
                     return False
-            try:
-                stack.enter_context(eviction.room(core, need_bytes, may_evict=False))
-            except errors.Declined:
-                return False
+            core.merging_bytes = need_bytes
+            stack.callback(setattr, core, "merging_bytes", 0)
             fds, headers = self._opened(rows, stack)
             with core.memory:
                 core.counters.merged_bytes += sum(row.size_bytes for row in rows)

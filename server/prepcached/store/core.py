@@ -65,6 +65,7 @@ class Core:
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.removals = 0
+        self.merging_bytes = 0  # what the merge that is under way may write, before its parts go
         self.is_full = False  # whether the disk leaves no room at all; logged once
         self.on_merged: Callable[[str, int], None] = lambda recipe, generation: None
         """Called after each merge, by the thread that merges, before the files of the parts go."""
@@ -97,6 +98,10 @@ class Core:
         """Called between the pieces of long work; DaemonUnreachable where the daemon stops."""
         if self.stopping.is_set():
             raise errors.DaemonUnreachable("the daemon is stopping, and did not finish this")
+
+    def free_bytes(self) -> int:
+        """What the disk would give if no merge were under way: nothing else is to go for one."""
+        return self.disk.free_bytes() + self.merging_bytes
 
     def look_at_staging(self) -> None:
         staged_bytes = self.staged_area.disk_bytes()

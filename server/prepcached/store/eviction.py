@@ -235,7 +235,7 @@ def make_room_ahead(core: Core) -> None:
         over = {owner: core.quotas.shortfall(owner) for owner in core.quotas.over()}
     for owner, short in over.items():
         _evict_pieces(core, short, owner)
-    free = core.disk.free_bytes()
+    free = core.free_bytes()
     was_full, core.is_full = core.is_full, core.ledger.limit(free) == 0
     if core.is_full and not was_full:
         log.warning(
@@ -244,9 +244,7 @@ def make_room_ahead(core: Core) -> None:
             status_text.free(free, core.ledger.min_free_bytes),
         )
     with core.memory:
-        merging = core.ledger.merging_bytes  # nothing goes for a merge, its parts least of all
-        free += merging
-        ahead = core.ledger.headroom(free) - merging
+        ahead = core.ledger.headroom(free)
         short = core.ledger.shortfall(ahead, free) if core.idle_bytes() > 0 else 0
     _evict_pieces(core, short)
 
@@ -277,7 +275,7 @@ def refusal(core: Core, size_bytes: int) -> str:
     """Why so many more bytes would not be taken, evicting what is idle; empty where they fit. An estimate for
     leases."""
     with io_told("the disk could not be read"):
-        free = core.disk.free_bytes()
+        free = core.free_bytes()
     with core.memory:
         short = core.ledger.shortfall(size_bytes, free)
         is_refused = short > 0 and short > core.idle_bytes()
@@ -285,41 +283,38 @@ def refusal(core: Core, size_bytes: int) -> str:
 
 
 @contextlib.contextmanager
-def room(
-    core: Core, size_bytes: int, owner: int | None = None, *, placed_bytes: int = 0, may_evict: bool = True
-) -> Iterator[None]:
+def room(core: Core, size_bytes: int, owner: int | None = None, *, placed_bytes: int = 0) -> Iterator[None]:
     """Reserves room for a write, of a user's quota too, evicting if needed, or declines; gives it back.
-    `placed_bytes` of these are on the disk already. Not `may_evict`: for a merge."""
-    _reserve(core, size_bytes, owner, placed_bytes, may_evict)
+    `placed_bytes` of these are on the disk already."""
+    _reserve(core, size_bytes, owner, placed_bytes)
     try:
         yield
     finally:
         with core.memory:
-            _promise(core, -size_bytes, -placed_bytes, may_evict)
+            _promise(core, -size_bytes, -placed_bytes)
 
 
-def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, may_evict: bool) -> None:
-    for attempts_left in reversed(range(ATTEMPTS if may_evict else 1)):
-        free = core.disk.free_bytes()
+def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int) -> None:
+    for attempts_left in reversed(range(ATTEMPTS)):
+        free = core.free_bytes()
         with core.memory:
             short = core.ledger.shortfall(size_bytes, free, placed_bytes)
             own = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
             if short <= 0 and own <= 0:
-                return _promise(core, size_bytes, placed_bytes, may_evict)
+                return _promise(core, size_bytes, placed_bytes)
         if not attempts_left or not (evict(core, own, owner) if own > 0 else evict(core, short)):
             break
     with core.memory:
-        core.counters.declined += may_evict
+        core.counters.declined += 1
         why, limit = core.ledger.refusal(size_bytes, free), core.ledger.limit(free, placed_bytes)
         if owner is not None and own > 0:
             why, limit = core.quotas.refusal(owner, size_bytes), core.quotas.of(owner) or 0
     raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=limit)
 
 
-def _promise(core: Core, size_bytes: int, placed_bytes: int, may_evict: bool) -> None:
+def _promise(core: Core, size_bytes: int, placed_bytes: int) -> None:
     core.ledger.reserved_bytes += size_bytes
     core.ledger.placed_bytes += placed_bytes
-    core.ledger.merging_bytes += 0 if may_evict else size_bytes
 
 
 @contextlib.contextmanager

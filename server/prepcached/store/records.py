@@ -120,7 +120,7 @@ class Stats(Counters):
 @dataclass(slots=True)
 class Ledger:
     """Bytes on disk by what they are, and the limits. Of the reserved bytes `placed_bytes` are on disk
-    already, and merges give `merging_bytes` back."""
+    already."""
 
     max_bytes: int
     min_free_bytes: int
@@ -129,7 +129,6 @@ class Ledger:
     staged_bytes: int = 0
     reserved_bytes: int = 0
     placed_bytes: int = 0
-    merging_bytes: int = 0
 
     @property
     def on_disk(self) -> int:

@@ -129,23 +129,24 @@ def test_artifacts_with_a_common_item_do_not_merge(store):
 
 
 @pytest.mark.parametrize("limit", ["budget", "disk"])
-def test_nothing_is_evicted_while_a_merge_is_written(open_store, monkeypatch, limit):
+def test_nothing_is_evicted_for_a_merge_under_way(open_store, monkeypatch, limit):
     store = open_store(Limits(max_bytes=(2 * FANOUT + 1) * BLOCK, min_free_bytes=0))
     for name in range(FANOUT):
         put(store, name)
     join, evicted = artifact.merge, []
 
-    def evict_ahead_meanwhile(*given: Any, **kinds: Any) -> Any:
-        if limit == "disk":  # half of it is written
+    def commit_meanwhile(*given: Any, **kinds: Any) -> Any:
+        if limit == "disk":  # all that was free is written
             store.set_limits(Limits(max_bytes=1 << 40, min_free_bytes=0))
-            monkeypatch.setattr(store.disk, "free_bytes", lambda: 5 * BLOCK)
+            monkeypatch.setattr(store.disk, "free_bytes", lambda: 0)
+        put(store, "beside")
         store.maintain()
         evicted.append(store.stats().evictions)
         return join(*given, **kinds)
 
-    monkeypatch.setattr(artifact, "merge", evict_ahead_meanwhile)
+    monkeypatch.setattr(artifact, "merge", commit_meanwhile)
     assert store.merge_some() and evicted == [0]
-    assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
+    assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [1, FANOUT]
 
 
 DAMAGE = {"cut": lambda raw: raw[:-8], "one bit": lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]), "lost": None}
