@@ -4,7 +4,7 @@ Invariants:
     1. Between the check of the generation and the grant nothing is awaited (leases.py, invariant 3).
     2. A warm opening needs no writer: a recipe that is known is not registered again.
     3. A commit goes on when its client hangs up, and its leases cannot lapse meanwhile. Asked for again,
-       since its answer was lost, it is answered as the first time.
+       since its answer was lost, it is answered as the first time. One that fails takes its file along.
     4. The store takes holds in one step with the look-up; those of a session that ended meanwhile are given
        back.
     5. Messages name plain recipes; here and in the store they are scoped (store/scopes.py).
@@ -28,6 +28,7 @@ from prepcache.errors import (
     Declined,
     FutureGeneration,
     LimitExceeded,
+    PrepcacheError,
     RequestError,
     StagedFileRefused,
     UnknownRecipe,
@@ -213,7 +214,7 @@ class Coordinator:
             try:
                 commit = self._daemon.leases.begin_commit(session.id, pairs)
             except RequestError:
-                await self._drop_upload(session, staged)
+                await self._drop(session, staged)
                 raise
             task = self._daemon.spawn(self._commit(session, commit, staged))
             for ended in [one for one in self._commits if one not in self._daemon.sessions]:
@@ -328,13 +329,14 @@ class Coordinator:
             daemon.leases.abort_commit(commit)
             if isinstance(error, UnknownRecipe):  # swept: the next lease tells the client to register it
                 self._registered.pop(commit.recipe, None)
-            await self._drop_upload(session, staged)
+            await self._drop(session, staged)
             is_mended = isinstance(error, StagedFileRefused)
             mend = "; its leases stay valid: write the files again and commit" if is_mended else ""
             raise type(error)(f"{session.label}: {error.message}{mend}", **error.data) from error
         except BaseException:
             daemon.leases.forget_generation(commit.recipe)
             daemon.leases.abort_commit(commit)
+            await self._drop(session, staged)
             raise
         else:
             committed = commit.items.intersection(seen)
@@ -354,11 +356,11 @@ class Coordinator:
             await self._check_holder(session)
         return done
 
-    async def _drop_upload(self, session: Session, refused: wire.StagedFile) -> None:
-        """Deletes the upload of a refused commit, whose client uploads again."""
-        if refused.name in session.staged:
+    async def _drop(self, session: Session, refused: wire.StagedFile) -> None:
+        """Deletes the file of a commit that was not done, whose client may hear of it or not."""
+        session.staged.pop(refused.name, None)
+        with contextlib.suppress(PrepcacheError):  # what cannot be deleted goes with its session
             await self._daemon.quick(self._daemon.store.unstage, refused.name)
-            session.staged.pop(refused.name, None)
 
     def _holders(self, recipe: str, held: Mapping[str, int]) -> Iterator[wire.Holder]:
         fetched = 0

@@ -252,18 +252,21 @@ def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path):
         assert other.lease(["b"], other.resolve().json()["generation"], nbytes=1 << 20).json()["lease"]
 
 
-def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served):
+@pytest.mark.parametrize("way", ["uploaded", "staged"])
+def test_the_file_of_a_refused_commit_does_not_stay(served, way):
     job = served.job()
     lease = job.leased(["a"])
-    for _ in range(2):
-        _, file = upload(job, lease, b"no artifact")
+    file: dict[str, object] = {"name": f"{job.session}.file", "size_bytes": 11}
+    for status in (422, 409):
+        if way == "uploaded":
+            _, file = upload(job, lease, b"no artifact")
+        else:
+            Path(served.store.staging, str(file["name"])).write_bytes(b"no artifact")
         assert len(staged(served)) == 1
-        assert job.commit([lease], file).status_code == 422
-        assert staged(served) == []
-    _, file = upload(job, lease, b"no artifact")
-    assert job.release(lease).status_code == 204
-    assert job.commit([lease], file).status_code == 409
-    assert staged(served) == [] and served.store.stats().staged_bytes == 0
+        if status == 409:
+            assert job.release(lease).status_code == 204
+        assert job.commit([lease], file).status_code == status
+        assert staged(served) == [] and served.store.stats().staged_bytes == 0
 
 
 def test_an_upload_of_unknown_length_is_refused(served):

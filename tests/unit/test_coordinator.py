@@ -98,12 +98,13 @@ async def test_a_repeated_commit_waits_for_the_first(found, daemon, session, mon
     assert items_of(daemon.store) == [item("a")]
 
 
-async def test_a_failed_commit_is_retried_when_asked_again(found, daemon, session, monkeypatch):
-    request = wire.CommitRequest((await leased(found, session),), staged(daemon, session))
+async def test_a_failed_commit_keeps_its_lease_and_no_file(found, daemon, session, monkeypatch):
+    leases = (await leased(found, session),)
     with monkeypatch.context() as patch, pytest.raises(StoreError):
         patch.setattr(daemon.store, "commit", mock.Mock(side_effect=StoreError("the disk says no")))
-        await found.commit(session, request)
-    assert (await found.commit(session, request)).artifact
+        await found.commit(session, wire.CommitRequest(leases, staged(daemon, session)))
+    assert os.listdir(daemon.store.staging) == []
+    assert (await found.commit(session, wire.CommitRequest(leases, staged(daemon, session)))).artifact
 
 
 async def test_a_commit_that_failed_at_its_end_is_looked_up(found, daemon, session, monkeypatch):

@@ -176,10 +176,8 @@ class Session:
         path, size_bytes = f"/v1/leases/{leases[0].id}", os.fstat(fd).st_size
         until = math.inf if limit_s is None else time.monotonic() + limit_s
         file = wire.StagedFile(f"{header.partition('.')[0]}.{secrets.token_hex(8)}", size_bytes)
-        folder, staged = self.staging(), None
-        if folder is not None and transfer.stage(fd, folder / file.name):
-            staged = folder / file.name
-        else:
+        folder = self.staging()
+        if folder is None or not transfer.stage(fd, folder / file.name):
             file = self._uploaded(f"{path}/data", fd, size_bytes, header, until)
         if limit_s is None:
             limit_s = waits.COMMIT_LIMIT_S + size_bytes / waits.SLOWEST_COMMIT
@@ -192,13 +190,8 @@ class Session:
                 limit_s=min(limit_s, transfer.left_s(until)), session=header,
             )  # fmt: skip
 
-        try:
-            committed: wire.Committed = self.run(attempt, wait_s=limit_s if own_time() else 0.0)
-            return committed
-        except PrepcacheError as error:
-            if staged is not None and not isinstance(error, DaemonUnreachable):  # it was refused
-                staged.unlink(missing_ok=True)
-            raise
+        committed: wire.Committed = self.run(attempt, wait_s=limit_s if own_time() else 0.0)
+        return committed
 
     def _uploaded(self, path: str, fd: int, size_bytes: int, header: str, until: float) -> wire.StagedFile:
         def attempt(limit_s: float) -> Any:

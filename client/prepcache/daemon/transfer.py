@@ -4,7 +4,7 @@ Invariants:
     1. A folder is trusted only after the daemon's own instance id was found in it: in a container, or
        under another mount, the path that the daemon names may be somebody else's.
     2. A file has a name in the staging folder only while a commit is under way. It is new, no symlink, and
-       0640 whatever the umask. One that the daemon has not answered for is left to it.
+       0640 whatever the umask. Whether its commit is done or fails, the daemon takes it away.
     3. A downloaded artifact gets its name only after its bytes were found to have that digest.
     4. What honestly takes long is no waiting: a commit has the time of a slow disk, a transfer that of what
        it moved. A daemon that hangs costs no more than what is left of the wait budget.

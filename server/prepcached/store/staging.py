@@ -15,8 +15,8 @@ Attacks, and the check that stops each:
     an item table that fills memory   MAX_ITEMS, before it is read: a sparse file has it for nothing
     gigabytes of zeros                its header is read before room is made for it and before it is copied
 
-The client's file stays in the staging folder until the commit succeeded; what is refused or declined
-is the client's to delete, or is swept with its session.
+The client's file stays in the staging folder until its commit is done or failed (coordinator.py), or is
+swept with its session.
 """
 
 from __future__ import annotations
