@@ -236,6 +236,9 @@ def test_an_old_daemon_is_not_starting(make):
             assert daemon.stdout is not None and daemon.stdout.readline()
             lock.write_text(f"{daemon.pid:<20}")
             assert launcher.is_running and launcher.is_starting
+            launcher.answered_at = time.time()
+            assert not launcher.is_starting, "it has answered"
+            launcher.answered_at = launcher_module.NEVER
             os.utime(lock, (time.time() - 60, time.time() - 60))
             assert launcher.is_running and not launcher.is_starting
         finally:

@@ -49,6 +49,7 @@ class Endpoint:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.answered_at = NEVER  # seconds since the epoch, when it answered this process last
 
     @property
     def is_listening(self) -> bool:
@@ -141,7 +142,8 @@ class Launcher(Endpoint):
     def is_starting(self) -> bool:
         with contextlib.suppress(OSError):
             started_at = (self.root / LOCK_NAME).stat().st_mtime
-            return time.time() - started_at < waits.STARTING_S and self.is_running
+            is_new = started_at > max(self.answered_at, time.time() - waits.STARTING_S)
+            return is_new and self.is_running
         return False
 
     def not_running(self) -> DaemonUnreachable:

@@ -365,7 +365,9 @@ class Session:
             header = self.open() if acts else None
             call = functools.partial(attempt, session=header) if acts else attempt
             try:
-                return self._budget_here().run(url, call, wait_s=wait_s, start=start, excuse=self._starts)
+                answer = self._budget_here().run(url, call, wait_s=wait_s, start=start, excuse=self._starts)
+                self.client.endpoint.answered_at = time.time()
+                return answer
             except ProtocolMismatch as error:
                 raise self.give_up(error.message) from error
             except DaemonUnreachable:
