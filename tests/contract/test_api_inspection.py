@@ -2,8 +2,6 @@
 
 import platform
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,8 +9,7 @@ import pytest
 
 from prepcache.protocol import inspection, wire
 from prepcached.auth import Peer
-from prepcached.daemon import LIST_THREADS, QUICK_THREADS
-from support.serving import READY_S, Serving
+from support.serving import Serving
 from support.stores import RECIPE, put
 
 ABSENT = "0" * 64
@@ -42,28 +39,6 @@ def test_entries_come_in_pages_that_lose_and_repeat_nothing(served):
             break
         cursor = page.cursor
     assert len(found) == 7 and set(found) == keys(served)
-
-
-def test_a_look_up_waits_for_no_listing(served, monkeypatch):
-    job, go_on, begun = served.job(), threading.Event(), threading.Semaphore(0)
-    entries = served.store.entries
-
-    def waits(*arguments: Any, **names: Any) -> Any:
-        begun.release()
-        assert go_on.wait(READY_S)
-        return entries(*arguments, **names)
-
-    monkeypatch.setattr(served.store, "entries", waits)
-    with ThreadPoolExecutor(QUICK_THREADS) as people:
-        listings = [people.submit(served.http().get, "/v1/entries") for _ in range(QUICK_THREADS)]
-        for _ in range(LIST_THREADS):
-            assert begun.acquire(timeout=READY_S)
-        try:
-            assert served.http().get("/v1/info").status_code == 200
-            assert job.resolve().status_code == 200
-        finally:
-            go_on.set()
-        assert [one.result().status_code for one in listings] == [200] * QUICK_THREADS
 
 
 def test_a_recipe_is_shown_with_its_parts(served):

@@ -242,13 +242,20 @@ def test_a_commit_outlives_its_session(tmp_path, monkeypatch):
         assert served.store.entry(key).holds == 1, "the dead session's hold is gone, the other's is there"
 
 
-def test_a_download_whose_client_stalls_is_ended(tmp_path, monkeypatch):
+@pytest.mark.parametrize("read_bytes", [0, 1], ids=["stalls", "reads a byte at a time"])
+def test_a_download_whose_client_stalls_is_ended(tmp_path, monkeypatch, read_bytes):
     monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
-    with serving(tmp_path) as served:
+    with serving(tmp_path) as served, socket.socket(socket.AF_UNIX) as sock:
         ref = put(served.store, "a", size_bytes=20_000_000).artifact
-        with served.http().stream("GET", f"/v1/entries/{ref.key}/data") as answer:
-            assert answer.status_code == 200
-            assert wait_until(lambda: not served.server.server_state.tasks)
+        sock.connect(str(served.uds))
+        sock.sendall(f"GET /v1/entries/{ref.key}/data HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+        def is_ended() -> bool:
+            sock.recv(read_bytes)
+            return not served.server.server_state.tasks
+
+        assert wait_until(is_ended)
 
 
 @pytest.mark.parametrize("kind", ["request", "answer"])

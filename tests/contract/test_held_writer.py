@@ -7,15 +7,21 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from prepcache.errors import StoreError
+from prepcached import daemon as daemon_module
+from prepcached.daemon import LIST_THREADS, LONG_THREADS, QUICK_THREADS
 from prepcached.maintenance import Maintenance
-from support.serving import READY_S, Serving, wait_until
+from prepcached.store import staging
+from support.serving import READY_S, Job, Serving, wait_until
 from support.stores import put
 
 NEW_RECIPES = 8
@@ -94,6 +100,42 @@ def test_beats_and_warm_openings_do_not_wait_for_a_writer(served, held):
         assert answers == [], "those that write wait until the writer is free"
         writer.close()
     assert [one.status_code for one in answers] == [200] * NEW_RECIPES
+
+
+@pytest.mark.parametrize("work", ["listing", "names of users", "verification", "cold download"])
+def test_look_ups_and_beats_wait_for_no_other_work(served, monkeypatch, work):
+    job, go_on, begun = served.job(), threading.Event(), threading.Semaphore(0)
+    path = f"/v1/entries/{job.fill(served.store.staging, 'ab')['artifact']['key']}/data"
+    open_file = anyio.open_file
+
+    def slow(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wait_and_call(*given: Any, **named: Any) -> Any:
+            begun.release()
+            assert go_on.wait(READY_S)
+            return call(*given, **named)
+
+        return wait_and_call
+
+    async def open_cold(*given: Any, **named: Any) -> Any:
+        await anyio.to_thread.run_sync(slow(int))
+        return await open_file(*given, **named)
+
+    ask, threads, of, name, call = {
+        "listing": (lambda: served.http().get("/v1/entries"), LIST_THREADS, served.store, "entries", None),
+        "names of users": (served.job, LIST_THREADS, daemon_module, "user_name", None),
+        "verification": (lambda: served.http().post("/v1/verify"), LONG_THREADS, staging, "hash_file", None),
+        "cold download": (lambda: served.http().get(path), 40, anyio, "open_file", open_cold),
+    }[work]
+    monkeypatch.setattr(of, name, call or slow(getattr(of, name)))
+    with ThreadPoolExecutor(threads + QUICK_THREADS) as people:
+        answers = [people.submit(ask) for _ in range(threads + QUICK_THREADS)]
+        assert all(begun.acquire(timeout=READY_S) for _ in range(threads))
+        try:
+            assert job.resolve().status_code == job.heartbeat().status_code == 200
+            assert served.http().get("/v1/info").status_code == 200
+        finally:
+            go_on.set()
+        assert all(isinstance(got := one.result(), Job) or got.status_code == 200 for one in answers)
 
 
 @contextlib.contextmanager

@@ -103,9 +103,16 @@ def test_sockets_for_another_process_are_not_taken(tmp_path):
 
 
 def test_a_unix_peer_is_who_the_kernel_says():
+    assert Peer(os.getuid(), 0).open_pidfd() is None, "it cannot be seen"
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert Peer.of(ours) == Peer(os.getuid(), os.getpid())
+        peer = Peer.of(ours)
+    assert peer == Peer(os.getuid(), os.getpid())
+    pidfd = peer.open_pidfd()
+    assert pidfd is not None
+    with open(f"/proc/self/fdinfo/{pidfd}") as info:
+        assert f"Pid:\t{os.getpid()}\n" in info.read()
+    os.close(pidfd)
 
 
 def test_the_highest_uid_is_not_taken_for_ours():
@@ -118,17 +125,6 @@ def test_the_highest_uid_is_not_taken_for_ours():
             return struct.pack("=iII", 7, 2**32 - 2, 2**32 - 2)
 
     assert Peer.of(Connection()) == Peer(2**32 - 2, 7)
-
-
-def test_a_pidfd_is_of_the_peer_where_it_can_be_seen():
-    assert Peer(os.getuid(), 0).open_pidfd() is None
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        pidfd = Peer.of(ours).open_pidfd()
-    assert pidfd is not None
-    with open(f"/proc/self/fdinfo/{pidfd}") as info:
-        assert f"Pid:\t{os.getpid()}\n" in info.read()
-    os.close(pidfd)
 
 
 def test_a_process_that_is_gone_gives_no_pidfd():

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from prepcache.errors import ConfigError
 from prepcached import cli
-from prepcached import config as settings
 from prepcached.config import KNOWN, load, size_bytes
 
 TOKEN = "correct-horse-battery-staple"
@@ -161,7 +160,7 @@ def test_a_poor_or_open_token_is_refused_and_not_shown(token_file, text, mode, t
 
 def test_a_socket_from_systemd_needs_no_other():
     assert load({}, {"HOME": "/"}, activated=True).uds is None
-    assert settings.load({"uds": "/s"}, {"HOME": "/"}, activated=True).uds == Path("/s")
+    assert load({"uds": "/s"}, {"HOME": "/"}, activated=True).uds == Path("/s")
 
 
 def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path, token_file):

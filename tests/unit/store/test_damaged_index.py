@@ -23,6 +23,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "schema": lambda data: data.replace(b"disk_bytes", b"disk_bytez"),
     "schema-text": lambda data: data.replace(b"CREATE TABLE notes", b"CREATE \xdb\xffBLE notes"),
     "cut": lambda data: data[: len(data) // 2],
+    "foreign": lambda data: data[:60] + bytes(4) + data[64:].replace(b"disk_bytes", b"anything_s"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Editions in the store: what a refresh made replaces what it overlaps (NOTE [ Editions ])."""
+"""Editions in the store: what a refresh made replaces what it overlaps."""
 
 import builtins
 import errno

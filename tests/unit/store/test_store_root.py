@@ -11,7 +11,6 @@ import pytest
 from prepcache import errors
 from prepcached.config import Settings
 from prepcached.store import root as root_module
-from prepcached.store import root as sharing
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.root import GIB, Root
@@ -145,5 +144,5 @@ def test_a_root_that_cannot_be_given_to_the_group_stays_closed(tmp_path, monkeyp
     keep(root, "a")
     root.chmod(0o700)
     monkeypatch.setattr(os, "chown", mock.Mock(side_effect=PermissionError(errno.EPERM, "no")))
-    sharing.give(Layout(str(root)), GROUP)
+    root_module.give(Layout(str(root)), GROUP)
     assert os.stat(root).st_mode & 0o7777 == 0o700
