@@ -84,16 +84,10 @@ def test_a_download_gives_the_artifacts_bytes_with_its_digest(served):
 def test_a_download_on_a_condition_that_does_not_hold_is_refused(served):
     ref = put(served.store, "a").artifact
     tag, other = f'"{ref.digest}"', f'"{"0" * 64}"'
-    for condition, status in [
-        ("*", 200),
-        (tag, 200),
-        (f"{other}, {tag}", 412),
-        (f"W/{tag}", 412),
-        ('"junk"', 412),
-        ("junk", 412),
-    ]:
+    refused = (f"{other}, {tag}", f"W/{tag}", '"junk"', "junk")
+    for condition in ("*", tag, *refused):
         answer = served.http().get(f"/v1/entries/{ref.key}/data", headers={"if-match": condition})
-        assert answer.status_code == status, condition
+        assert answer.status_code == (412 if condition in refused else 200), condition
         assert answer.content == content(served.store, ref.digest) or answer.json()["code"] == "bad-request"
 
 

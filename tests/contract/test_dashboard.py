@@ -3,11 +3,16 @@
 import hashlib
 import os
 import re
+import shutil
+import subprocess
+import threading
 import time
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote
 
 import httpx
+import pytest
 
 from prepcache.digests import RecipeDigest
 from prepcached.auth import Peer
@@ -111,6 +116,34 @@ def test_a_page_is_light_and_follows_within_two_seconds(served):
     assert re.search(is_broken_anywhere, http.get("/dashboard.css").text)
     [every_ms] = re.findall(r"EVERY_MS = (\d+);", http.get("/dashboard.js").text)
     assert int(every_ms) <= 2000
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_browser_follows_without_reloading(served, tmp_path):
+    asked: list[str | None] = []
+
+    class Port(BaseHTTPRequestHandler):
+        """As `ssh -L` makes one; what is stored after the first page is on the second."""
+
+        def do_GET(self) -> None:
+            if self.path == "/":
+                asked.append(self.headers["sec-fetch-dest"])
+                put(served.store, len(asked))
+            answer = served.http().get(self.path)
+            self.send_response(answer.status_code)
+            for name in ("content-type", "content-security-policy", "content-length"):
+                self.send_header(name, answer.headers.get(name, ""))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Port) as port:
+        threading.Thread(target=port.serve_forever).start()
+        command = ["chromium", "--headless", "--no-sandbox", f"--user-data-dir={tmp_path / 'chromium'}"]
+        command += ["--virtual-time-budget=2500", "--dump-dom", f"http://127.0.0.1:{port.server_port}/"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        port.shutdown()
+    assert asked[:3] == ["document", "empty", "empty"] and "document" not in asked[1:]
+    assert f"<b>{len(asked)}</b><span>entries" in shown
 
 
 def test_a_page_of_very_much_is_bounded(served):

@@ -158,21 +158,15 @@ def taking_nothing(served: Serving) -> Iterator[None]:
         yield
 
 
-def test_a_warm_job_is_served(served):
+def test_a_warm_job_is_served_and_what_is_stored_is_shown(served):
     put(served.store, "a", "b")
     with taking_nothing(served):
         job = served.job("warm")
-        found = job.resolve()
+        found = job.resolve()  # that it was used just now is still to be written
         assert found.status_code == 200 and len(found.json()["artifacts"]) == 1
         assert job.heartbeat(used=[found.json()["artifacts"][0]["digest"]]).status_code == 200
         seen = served.http().get("/v1/sessions").json()["sessions"]
         assert [(one["name"], one["holds"]) for one in seen] == [("warm", 1)]
-
-
-def test_what_is_stored_can_be_looked_at(served):
-    put(served.store, "a")
-    with taking_nothing(served):
-        served.job().resolve()  # that it was used just now is still to be written
         assert len(served.http().get("/v1/entries").json()["entries"]) == 1
         assert served.http().get("/").status_code == 200
 
