@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from prepcache.errors import UnkeyableError
+from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 SOURCE_IN_C = """
@@ -150,6 +151,14 @@ def test_a_library_of_ctypes_that_is_held_is_refused_by_name(project):
     project.write(prep="import ctypes\nLIBRARY = ctypes.CDLL(None)\ndef f(x): return LIBRARY.abs(x)")
     with pytest.raises(UnkeyableError, match=r"prep\.LIBRARY: .*load the library in the function"):
         project.recipe()
+
+
+def test_a_library_of_ctypes_that_a_function_loads_is_an_input(project):
+    built = _compiled(project, 1)
+    watched = Watched(project, f"import ctypes\ndef f(x): return bool(ctypes.CDLL(f'{{HERE}}/{built.name}'))")
+    assert watched.changed() is None
+    _compiled(project, 2)
+    assert watched.changed() == f"project:{built.name}"
 
 
 def test_an_installed_one_that_was_installed_again_is_refused(project, tmp_path):

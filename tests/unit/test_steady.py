@@ -60,6 +60,16 @@ def test_a_global_set_by_the_job_is_named(project):
     assert guard.check() == ["prep.SIZE"], "some was made with the other one"
 
 
+def test_a_global_set_after_an_unreadable_one_is_named(project):
+    """What a call opens and keeps has no bytes, and hides nothing else."""
+    module, guard = opened(project, PREP.replace("[1, 2]", "(n for n in ())"))
+    module.f(1)
+    guard.note_call()
+    assert guard.check() == []
+    module.SIZE = 2
+    assert guard.check() == ["prep.SIZE"]
+
+
 def test_what_a_forked_child_sets_is_not_put_down_to_the_fill(project):
     module, guard = opened(project, PREP)
 

@@ -87,6 +87,23 @@ def test_a_torch_script_counts_by_code_and_state(digest):
         assert digest(SCRIPT.format(**SAID | one)) != before, one
 
 
+LOADED = """
+import torch
+LINEAR = torch.nn.utils.skip_init(torch.nn.Linear, 1, 1, bias=False)
+torch.nn.init.constant_(LINEAR.weight, {weight})
+torch.jit.script(LINEAR).save(FILE := __file__ + "{name}")
+del LINEAR
+NET = torch.jit.load(FILE)
+def f(x): return NET(x)
+"""
+
+
+def test_a_script_that_is_loaded_from_a_file_counts_by_its_bytes(digest):
+    before = digest(LOADED.format(weight=1.0, name="1.pt"))
+    assert digest(LOADED.format(weight=1.0, name="2.pt")) == before
+    assert digest(LOADED.format(weight=2.0, name="1.pt")) != before
+
+
 FUNCTIONS = """
 import torch
 W = torch.tensor({constant})

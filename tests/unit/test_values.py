@@ -386,12 +386,22 @@ def test_a_projects_class_of_a_librarys_name_counts(project, monkeypatch, key):
     assert one == same != other
 
 
+MADE = "def made(k):\n    def g(x): return k\n    return g\n"
+MADE += "class A:\n    n = 1\n    def m(self, x): return self.n\na = A()\n"
+
+
 @pytest.mark.parametrize("held", ["made(1), made(2)", "(1, made(1)), (2, made(2))"])
 def test_a_set_of_things_of_one_name_is_refused(project, held):
-    made = "def made(k):\n    def g(x): return k\n    return g\n"
-    project.write(prep=f"{made}S = {{{held}}}\ndef f(x): return S")
+    project.write(prep=f"{MADE}S = {{{held}}}\ndef f(x): return S")
     with pytest.raises(UnkeyableError, match=r"prep\.S\.element.*: a set gives no order to two things named"):
         recipe(project.load().f)
+
+
+@pytest.mark.parametrize("held", ["made, A, made(1), len", "a.m, (1, a.m), A().m"])
+def test_functions_in_a_set_have_no_order_in_the_key(project, held):
+    project.write(prep=f"{MADE}S = {{{held}}}\ndef f(x): return S")
+    loaded = [project.load() for _ in range(6)]  # all kept, so that their addresses differ
+    assert len({recipe(module.f).digest for module in loaded}) == 1
 
 
 def test_what_was_dispatched_so_far_does_not_count():
