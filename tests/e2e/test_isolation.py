@@ -161,7 +161,10 @@ STRANGER = 43211
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        (0o660, f"permission denied; only members of the group {GROUP} may connect: "),
+        (
+            0o660,
+            f"permission denied; only the group {GROUP} may connect: run the container with --group-add ",
+        ),
         (0o600, "permission denied; only user 0 may connect\n"),
     ],
 )
@@ -174,4 +177,3 @@ def test_a_stranger_is_told_who_may_connect(folder, mode, says):
         os.chmod(path, mode)
         run = as_user(STRANGER, folder, "-m", "prepcache", "status", group=STRANGER, code=3)
     assert says in run.stderr and "prepcached serve" not in run.stderr
-    assert ("then log in again" in run.stderr) == (mode == 0o660)

@@ -221,7 +221,7 @@ def test_who_may_not_connect_is_told_how_he_may(tmp_path, monkeypatch):
         service.bind(str(path))
         path.chmod(0o660)
         monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="cachers"))
-        assert "(`sudo usermod -aG cachers $USER`), then log in again" in launcher_module.open_to(path)
+        assert "`sudo usermod -aG cachers $USER`, then log in again" in launcher_module.open_to(path)
 
 
 def test_an_old_daemon_is_not_starting(make):

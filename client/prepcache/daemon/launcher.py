@@ -80,18 +80,16 @@ def open_to(socket: Path) -> str:
     """Who may connect, for one who may not."""
     import grp
 
-    group = "that may enter its folder"
     with contextlib.suppress(OSError):
         status = socket.stat()
         if not status.st_mode & stat.S_IWGRP:
             return f"only user {status.st_uid} may connect"
-        group = str(status.st_gid)
-        with contextlib.suppress(KeyError):
-            group = grp.getgrgid(status.st_gid).gr_name
-    return (
-        f"only members of the group {group} may connect: have yourself added "
-        f"(`sudo usermod -aG {group} $USER`), then log in again"
-    )
+        try:
+            group = grp.getgrgid(gid := status.st_gid).gr_name
+        except KeyError:  # as in a container
+            return f"only the group {gid} may connect: run the container with --group-add {gid}"
+        return f"only the group {group} may connect: `sudo usermod -aG {group} $USER`, then log in again"
+    return "only the group that may enter its folder may connect"
 
 
 def listens(path: Path) -> bool:

@@ -126,9 +126,7 @@ class ItemEncoder(Encoder):
         if isinstance(value, type):
             self.classes[value] = None
         elif "<" in name or value.__closure__ or vars(value) or not is_library(value):
-            raise self.refuse(
-                f"the function {name} cannot be in an item, since its code would not count; {self.ways_out}"
-            )
+            raise self.refuse(f"function {name}: its code would not count in an item; {self.ways_out}")
         return name.encode()
 
     def is_library(self, cls: type) -> bool:
