@@ -1,7 +1,5 @@
-"""The parts of a recipe, as its digest and people read them: config leaf by leaf, code, environment, notes.
-
-A part whose name or value looks secret is shown as a keyed hash; what its digest is made of, is not.
-"""
+"""The parts of a recipe, as people read them: config leaf by leaf, code, notes. Of what looks secret they say
+only that it is there."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from prepcache.keys.encoding.encoder import length, text_bytes
 from prepcache.keys.environment import Environment, check_machine_code
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
-from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
+from prepcache.keys.secrets import SECRET, holds_secret, is_secret
 
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
@@ -45,9 +43,9 @@ _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 # -- config ------------------------------------------------------------------------------------------------
 
 
-def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Any], str]:
+def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Value], str]:
     """The leaves of a config by their paths, and the digest of it all."""
-    leaves: dict[str, dict[str, str]] = {}
+    leaves: dict[str, Value] = {}
     hasher = blake3()
     above: list[Any] = []
 
@@ -56,28 +54,23 @@ def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, A
 
     def add(value: Any, path: str, is_hidden: bool = False) -> None:
         hasher.update(text_bytes(path))
-        is_dict = type(value) is dict and all(type(key) is str for key in value)
-        if not (is_dict or type(value) in (list, tuple)) or not 0 < len(value) <= LEAF_LIMIT:
+        kind, is_inside_itself = type(value), any(value is one for one in above)
+        is_dict = kind is dict and all(type(key) is str for key in value)
+        is_hidden |= not is_dict and holds_secret(value)
+        if not (is_dict or kind in (list, tuple)) or is_inside_itself or not 0 < len(value) <= LEAF_LIMIT:
             raw = encoded(value, path)
             hasher.update(length(len(raw)) + raw)
             digest = blake3(raw).hexdigest()
             is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
             contents = f"contents {digest[:8]} of " if is_file else ""
-            is_hidden |= holds_secret(value)
-            leaves[path] = _shown(path, Value(digest, contents + readable(value), is_hidden))
+            leaves[path] = Value(digest, contents + readable(value), is_hidden or holds_secret(value))
             return
-        if any(value is one for one in above):
-            raise UnkeyableError(f"config.{path}: this {type(value).__name__} contains itself", path=path)
         above.append(value)
-        hasher.update(f"{type(value).__name__} {len(value)}:".encode())
-        if is_dict:
-            for key in sorted(value):
+        hasher.update(f"{kind.__name__} {len(value)}:".encode())
+        for key in sorted(value) if is_dict else range(len(value)):
+            if is_dict:
                 hasher.update(encoded(key, path))
-                add(value[key], f"{path}.{key}", is_hidden)
-        else:
-            is_hidden |= holds_secret(value)
-            for i, element in enumerate(value):
-                add(element, f"{path}[{i}]", is_hidden)
+            add(value[key], f"{path}.{key}" if is_dict else f"{path}[{key}]", is_hidden)
         above.pop()
 
     for key in sorted(given):
@@ -105,13 +98,16 @@ def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str
     values: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     for label, value in sorted(reach.values.items()):
-        (values if value.holder is None else attributes)[label] = _shown(label, value)
+        (values if value.holder is None else attributes)[label] = shown(label, value)
     return {
         "mode": mode if is_counted else None,
         "files": files,
         "definitions": dict(sorted(reach.definitions.items())) if isinstance(code, str) else {},
         "values": values if is_counted else {},
-        "variables": {n: _shown_variable(n, v) for n, v in sorted(variables.items())},
+        "variables": {
+            name: SECRET if value and (is_secret(name) or holds_secret(value)) else value
+            for name, value in sorted(variables.items())
+        },
         "attributes": attributes,
         "untracked": sorted(reach.ignored),
     }
@@ -128,16 +124,10 @@ def source_digest(path: str, graph: ImportGraph) -> str:
     return digest_file(path, user_stat_cache()).digest.hex()
 
 
-def _shown(label: str, value: Value) -> dict[str, str]:
+def shown(label: str, value: Value) -> dict[str, str]:
     if value.is_secret or any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
-        return {"digest": keyed_hash(value.digest.encode()), "text": "secret"}
+        return {"digest": SECRET, "text": SECRET}
     return {"digest": value.digest, "text": value.text}
-
-
-def _shown_variable(name: str, value: str | None) -> str | None:
-    if value is None or not (is_secret(name) or holds_secret(value)):
-        return value
-    return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
 
 
 def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:

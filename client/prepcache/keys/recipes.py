@@ -9,8 +9,8 @@
     }
 
 Invariants:
-    1. Two recipes differ only where their parts differ (secrets show as keyed hashes there), so every miss
-       can be explained. The name and what is untracked are in the parts and not in the digest.
+    1. Two recipes differ only where their parts differ, or in secrets, of which parts give no value: every
+       miss can be explained. The name and what is untracked are in the parts and not in the digest.
     2. `RECIPE_VERSION` rises when what goes into the digest changes; golden vectors pin it.
 """
 
@@ -37,6 +37,7 @@ from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classe
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.names import files_named_in
 from prepcache.keys.code.project import Places, checkout_of
+from prepcache.keys.code.values import Value
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, lately
 from prepcache.keys.files.digest import Trust, digest_file
@@ -44,9 +45,9 @@ from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
-from prepcache.keys.recipe_parts import code_part, config_part, notes_on_ranks
+from prepcache.keys.recipe_parts import code_part, config_part, notes_on_ranks, shown
 
-RECIPE_VERSION = 20
+RECIPE_VERSION = 21
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
@@ -214,8 +215,8 @@ def _check_code(code: Any, version: Any) -> None:
 def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tuple[type, ...] = ()) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may."""
     state, parts, reach = _look(preprocess, asked, classes)
-    graph, config, code = reach.graph, _copied(asked["config"]), asked["code"]
-    root, texts = reach.root, reach.asked.texts
+    graph, config, root = reach.graph, _copied(asked["config"]), reach.root
+    read = {path: source.stamp for path, source in graph.sources.items()}
     unused = [one for one in asked["untracked"] if one not in reach.ignored]
     notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
     notes += notes_on_ranks(reach)
@@ -230,17 +231,17 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         name=parts["name"],
         config=canonical_order(config),
         preprocess=preprocess,
-        reached={path: _stamp(path, graph) for path in (*graph.files.values(), *reach.sources)},
+        reached={p: read.get(p) or path_stamp(p) for p in (*graph.files.values(), *reach.sources)},
         partly=frozenset(reach.sources) - {*graph.files.values()},
         root=root,
         asks_cwd="cwd" in reach.asked.topics,
         literal_paths=frozenset(t for t in reach.asked.literals if root and t.startswith(root + os.sep)),
-        named_files=frozenset(path for text in texts for path in files_named_in(text)),
+        named_files=frozenset(path for text in reach.asked.texts for path in files_named_in(text)),
         expand=parts["expand"],
         notes=tuple(notes),
         asked={**asked, "config": config},
         classes=classes,
-        leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
+        leaves_out=bool(reach.ignored) or reach.leaves_out or asked["code"] is None,
         state=state,
         generators=tuple(reach.generators.values()),
     )
@@ -286,7 +287,7 @@ def _look(
         "format": RECIPE_VERSION,
         "name": asked["name"] or _name_of(preprocess, _function_of(preprocess)),
         "code": code_part(code, reach),
-        "config": leaves,
+        "config": {path: shown(path, leaf) for path, leaf in leaves.items()},
         "environment": {
             DEFAULT_DTYPE: default_dtype(),
             "python": python_version(),
@@ -311,7 +312,7 @@ def python_version() -> str:
 
 def _walk(
     preprocess: Callable[..., Any], asked: dict[str, Any], installed: Environment
-) -> tuple[Dependencies, dict[str, Any], str]:
+) -> tuple[Dependencies, dict[str, Value], str]:
     """Walks the function and the config: what they reach, the leaves of the config, and its digest."""
     trust, stat_cache, places = asked["trust"], user_stat_cache(), Places(installed.installed)
     reach = Dependencies(
@@ -331,10 +332,10 @@ def _walk(
     return reach, leaves, config_digest
 
 
-def _state(digest: RecipeDigest, leaves: dict[str, Any], reach: Dependencies) -> State:
+def _state(digest: RecipeDigest, leaves: dict[str, Value], reach: Dependencies) -> State:
     rows: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}
     rows |= {f"{name}{DEFINITION}": digest for name, digest in reach.definitions.items()}
-    rows |= {f"config.{path}": leaf["digest"] for path, leaf in leaves.items()}
+    rows |= {f"config.{path}": leaf.digest for path, leaf in leaves.items()}
     rows |= {f"${name}": value for name, value in reach.variables.items()}
     rows |= dict.fromkeys(f"{LOADED}{name}" for name in reach.loaded)
     rows[DEFAULT_DTYPE] = default_dtype()
@@ -376,27 +377,11 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     return f"{project.class_module_label(target)}.{target.__qualname__}"
 
 
-def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
-    """The stamp of a source file that counts, as it was read; None for other files, and one that is gone."""
-    source = graph.sources.get(path)
-    return source.stamp if source else path_stamp(path) if path.endswith(".py") else None
-
-
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:
-    code = parts["code"]
-    counted = {
-        "format": parts["format"],
-        "mode": code["mode"],
-        "files": _table(code["files"]),
-        "definitions": _table(code["definitions"]),
-        "values": _table({label: value.digest for label, value in reach.values.items()}),
-        "variables": reach.variables if code["mode"] is not None else {},
-        "config": config_digest,
-        "environment": parts["environment"],
-        "version": parts["version"],
-        "expand": parts["expand"],
-        "read": parts["read"],
-    }
+    code, values = parts["code"], {label: value.digest for label, value in reach.values.items()}
+    variables = {} if code["mode"] is None else reach.variables
+    tables = [_table(rows) for rows in (code["files"], code["definitions"], values)]
+    counted = parts | {"name": "", "code": (code["mode"], variables, *tables), "config": config_digest}
     return RecipeDigest(blake3(RECIPE_DOMAIN + Encoder().encode(counted, path="recipe")).hexdigest())
 
 

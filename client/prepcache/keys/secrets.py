@@ -1,25 +1,18 @@
-"""Secrets in a config: which names and texts look like one, and the keyed hash that stands for the value.
-
-The key of the hash is random, belongs to the user, and never leaves the user's cache folder: a reader of
-the store cannot try out guesses.
-"""
+"""Secrets: which names and values look like one. They count, and parts say only that they are there: by a
+digest, a reader of the store could try out guesses."""
 
 from __future__ import annotations
 
 import functools
 import os
 import re
-import tempfile
-from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from blake3 import blake3
-
-from prepcache.protocol.places import cache_folder
-
+SECRET = "secret"
+"""All that parts say of one, as protocol/explain.py knows."""
 SECRET_NAMES = (
     "secret", "password", "passwd", "pwd", "passphrase", "api_key", "apikey", "access_key", "private_key",
     "credential", "auth", "authorization", "bearer", "cookie", "dsn",
@@ -30,7 +23,6 @@ secret (`hf_token`, `AWS_SECRET_ACCESS_KEY`, `passwords`, `api_key2`); "tokens" 
 _WORDS = re.compile(r"(?:^|_)(?:token|(?:" + "|".join(SECRET_NAMES) + r")s?)\d*(?:$|_)")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_SECRET = re.compile(r"(?:^|_)(?:max|min|num|n|pad|unk|bos|eos|cls|sep|mask|special)_")
-KEY_BYTES = 32
 _LOOKED_INTO = 64
 """Elements of a container that are looked into for names of secrets."""
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
@@ -72,27 +64,3 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
         for name, part in islice(named.items(), _LOOKED_INTO)
     )
-
-
-def keyed_hash(value: bytes) -> str:
-    """A short hash of a secret's bytes under the user's key: equal for equal secrets of one user."""
-    return blake3(value, key=_key()).hexdigest()[:16]
-
-
-@lru_cache(maxsize=1)
-def _key() -> bytes:
-    folder = os.fspath(cache_folder(os.environ))
-    path = os.path.join(folder, "secret-key-v1")
-    key = os.urandom(KEY_BYTES)
-    with suppress(OSError):  # else it is a key for this process only: hashes then differ from run to run
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        if not os.path.exists(path):
-            with tempfile.NamedTemporaryFile(dir=folder, prefix=".tmp-") as file:  # made with mode 0600
-                file.write(key)
-                file.flush()
-                with suppress(FileExistsError):
-                    os.link(file.name, path)
-        with open(path, "rb") as file:
-            found = file.read()
-        return found if len(found) == KEY_BYTES else key
-    return key

@@ -1,7 +1,7 @@
 """Why it missed: the difference between the readable parts of two recipes, and the nearest recipe of many.
 
 Invariants:
-    1. Two parts with no difference belong to recipes with one digest: what enters the digest is in the parts.
+    1. Two parts with no difference belong to recipes with one digest, if no secret differs.
     2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
     3. A part that one side lacks as a whole (too large to be kept) is not compared.
 """
@@ -40,7 +40,7 @@ def _words(section: str, name: str, old: str | None, new: str | None) -> str:
             return f"{name} {new}: its files changed"
     was, now = ("(not there)" if text is None else shortened(text) for text in (old, new))
     if was == now:
-        return f"{name} changed" + ("" if old == SECRET else f": {now}")
+        return f"{name} may have changed: it is secret" if old == SECRET else f"{name} changed: {now}"
     return f"{name} {was} -> {now}"
 
 
@@ -90,7 +90,7 @@ _MODE = ("setting", "mode")
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Every input in which two recipes' parts differ, `code=` and the config first, without objects beside
-    attributes of theirs."""
+    attributes of theirs; all secrets, where there is none."""
     both = old.keys() & new.keys()
     before, after = (_inputs({name: parts[name] for name in both}) for parts in (old, new))
     found = list[Difference]()
@@ -98,6 +98,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         (was, was_shown), (now, now_shown) = (one.get((section, name), _ABSENT) for one in (before, after))
         if was != now:
             found.append(_difference(section, name, was_shown, now_shown))
+    if not found:
+        secrets = [at for at, (digest, _) in after.items() if digest == SECRET]
+        found = [_difference(section, name, SECRET, SECRET) for section, name in secrets]
     found.sort(key=lambda d: ((d.section, d.name) != _MODE, _ORDER.index(d.section), d.name))
     parts_of = (d for d in found if d.section in ("config", "attribute") and None not in (d.old, d.new))
     if found and (found[0].section, found[0].name) == _MODE:  # files count whole in one of the two
