@@ -158,6 +158,15 @@ def test_nothing_is_heard_in_a_child_that_is_forked_meanwhile(project):
     assert watched.failure == "it forks, and what its children read is not seen"
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_function_that_may_keep_processes_is_not_stored(project, method):
+    start = f"multiprocessing.get_context({method!r}).Process(target=print).start()"
+    observed = Observed(project, f"import multiprocessing\ndef f(x):\n    if x == 1: {start}\n    return x")
+    for x, why in ((1, "it forks, and what"), (2, "it may keep processes that")):
+        observed(x)
+        assert observed.failure.startswith(why)
+
+
 def lines_of(*lines: str) -> str:
     return BEFORE + "".join(f"    {line}\n" for line in lines)
 

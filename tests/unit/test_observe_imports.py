@@ -13,7 +13,7 @@ from prepcache.keys.recipes import Recipe, recipe
 from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
-BEGAN = "prepcache.keys.observation.observer.started_ns"
+BEGAN = "prepcache.keys.environment.started_ns"
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,6 @@ from prepcache.keys.observation.context import present
 from prepcache.keys.paths import Read, looks_like_path
 
 if TYPE_CHECKING:
-    from prepcache.keys.observation.context import Notice
     from prepcache.keys.observation.inputs import Input
     from prepcache.keys.observation.observer import Observer
 
@@ -62,7 +61,7 @@ class Part:
     Args:
         error: what the function raised, or a SampleError that says why no column can hold a sample.
         unobserved: the error because of which something that the function read may not have been seen.
-        notices: what the user should be told of the function.
+        notices: what the user should be told of the function, each with its topic, of which it is said once.
     """
 
     index: int
@@ -72,7 +71,7 @@ class Part:
     unobserved: str = ""
     nbytes: int = 0
     error: BaseException | None = None
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[tuple[str, str], ...] = ()
 
     def copied(self) -> Part:
         self.samples = [copied(sample) for sample in self.samples]

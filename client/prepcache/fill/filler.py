@@ -35,7 +35,6 @@ from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace, Share
 from prepcache.fill.workers import workers_of
 from prepcache.index.item_index import Array, View
-from prepcache.keys.observation.context import Notice
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.units import count_text, size_text
 from prepcache.report import WITHOUT, ended_early
@@ -113,7 +112,7 @@ class Fill:
         self._computed: list[int] = []
         self._changed: dict[int, list[str]] = {}
         self._unobserved: dict[int, str] = {}
-        self._notices: list[Notice] = []
+        self._notices: list[tuple[str, str]] = []
         self._nothing: list[int] = []
         total = len(task.catalogue.distinct)
         self._progress = by.shown(total, total - len(todo))

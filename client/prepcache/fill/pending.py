@@ -33,7 +33,6 @@ from prepcache.index.item_index import Catalogue
 if TYPE_CHECKING:
     from prepcache.fill.input_guard import Originals
     from prepcache.fill.share import HeldLease, Share
-    from prepcache.keys.observation.context import Notice
     from prepcache.report import Tally
     from prepcache.samples import Preprocessing
 
@@ -80,7 +79,7 @@ class Task:
     def refusal(self, index: int, error: SampleError) -> SampleError:
         return SampleError(f"{self.originals.name(index)}: {error.message}", **error.data)
 
-    def say_notices(self, notices: Iterable[Notice]) -> None:
+    def say_notices(self, notices: Iterable[tuple[str, str]]) -> None:
         for topic, text in notices:
             self.by.say_of_it(text, topic)
 

@@ -58,6 +58,8 @@ _OF_EXTRA = re.compile(r"\bextra\s*(==|in)")
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _FORKED = 0x40
 """A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
+seen_texts: dict[str, tuple[int, ...] | None] = {}
+"""The stamps of source files when they were loaded, or when nothing was loaded from them yet, by path."""
 _compared: dict[tuple[str, int], bool] = {}
 """By a distribution's metadata and its time: whether this process has loaded another state of it."""
 
@@ -321,6 +323,12 @@ def _is_other_machine_code(path: str) -> bool:
     # An installer may have moved the old file before it removed it: of that the folder says nothing.
     gone = f"{os.sep}{os.path.basename(real)} (deleted)"
     return bool(loaded_from(path)) or any(row[-1].endswith(gone) for row in mapped)
+
+
+def may_be_older(path: str, stamp: Stamp) -> bool:
+    """Whether this process may have loaded an older text of a file: it changed since the process began, and
+    it was not seen that it was, or would be, loaded as it is."""
+    return max(stamp[3:]) > started_ns() and seen_texts.get(path) != stamp
 
 
 def runs_as_written(path: str, *, is_library: bool = False) -> bool:

@@ -102,6 +102,8 @@ CASES: list[Case] = [
              write("w.txt", "two"), stays=True, **{"v.txt": "one", "w.txt": "one"}),
     observed("opened file touched", HERE + "def f(x):\n    return (HERE / 'v.txt').read_text()\n",
              lambda p: (p / "v.txt").touch(), stays=True, **{"v.txt": "one"}),
+    observed("file of a library that is not imported", HERE + "def f(x):\n    return (HERE / 'site/fakelib/d.txt').read_text()\n",
+             swap(META.format("fakelib"), "Version: 1", "Version: 2"), job=SITE + OPENS, **LIB, **{"site/fakelib/d.txt": "one"}),
     observed("file that the function writes for itself", HERE + "def f(x):\n    p = HERE / 'scratch.txt'\n    p.write_text('1')\n    return p.read_text()\n",
              write("scratch.txt", "two"), stays=True),
 ]  # fmt: skip

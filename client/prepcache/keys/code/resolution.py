@@ -25,10 +25,9 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
 from prepcache.keys.code.import_graph import SourceFile, imports_in, read_source, wanted_by, with_packages
 from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, all_names, is_attribute_bag, is_dynamic
-from prepcache.keys.code.project import Place, file_name
+from prepcache.keys.code.project import Place, file_name, loaded_from
 from prepcache.keys.code.values import ABSENT, Value
-from prepcache.keys.environment import started_ns
-from prepcache.keys.files.stamps import Stamp
+from prepcache.keys.environment import may_be_older, seen_texts
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
@@ -37,9 +36,6 @@ NONE = object()
 _SHORT, _BYTES = 1000, 20_000
 """Elements of a library's list, and bytes of all that it holds, that is still taken for a setting."""
 _NO_SETTINGS = ("sys.path", "sys.meta_path")
-_awaited: dict[str, Stamp] = {}
-"""The stamps of files that no module was loaded from when they were last looked at, by path. A module that
-is loaded later is of that text while the stamp is the same."""
 
 
 def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: set[tuple[str, ...]]) -> None:
@@ -75,8 +71,8 @@ def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, .
     if any(not one or (one[0] not in vars(bag) and hasattr(type(bag), one[0])) for one in chains):
         walk.count_value(label, bag, owner)
         return
-    for attribute in sorted({chain[0] for chain in chains}):
-        walk.count_value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)
+    for attribute in sorted({chain[0] for chain in chains} & vars(bag).keys()):
+        walk.count_value(f"{label}.{attribute}", vars(bag)[attribute], bag)
 
 
 def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...]) -> None:
@@ -259,8 +255,8 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
         if name not in walk.whole_files:
             walk.whole_files[name] = source.code
             walk.asked.note_code(source.code)
-        if name not in sys.modules:
-            _awaited[source.path] = source.stamp
+        if name not in sys.modules and not loaded_from(source.path):
+            seen_texts[source.path] = source.stamp
     count_builtins(walk, names)
     for home in sorted(homes & sys.modules.keys()):
         loaded = sys.modules[home]
@@ -295,14 +291,9 @@ def _count_late(walk: Dependencies, home: str, space: dict[str, Any], names: set
 def older_texts(walk: Dependencies, came: Iterable[str]) -> dict[str, str]:
     """The modules, to their files, of labels that were not there where the recipe was made: what may have
     been loaded here from another text than is there now."""
-    found = {}
-    for module in walk.graph.modules.keys() & with_packages(came):
-        path = walk.graph.modules[module]
-        source = walk.graph.sources.get(path)
-        if source is None or _awaited.get(path) == source.stamp or max(source.stamp[3:]) < started_ns():
-            continue
-        found[module] = file_name(module, path)
-    return found
+    modules = {module: walk.graph.modules.get(module, "") for module in with_packages(came)}
+    sources = ((module, walk.graph.sources.get(path)) for module, path in modules.items())
+    return {m: file_name(m, one.path) for m, one in sources if one and may_be_older(one.path, one.stamp)}
 
 
 def _source(walk: Dependencies, module: str) -> SourceFile | None:

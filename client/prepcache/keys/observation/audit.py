@@ -112,7 +112,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
     elif event in ("subprocess.Popen", "os.posix_spawn", "os.system"):
         _note_start(event, args)
     elif event in ("os.fork", "os.forkpty"):
-        context.refuse("it forks, and what its children read is not seen")
+        context.refuse(context.FORKS, is_of_children=True)
     elif event in ("os.link", "os.symlink"):
         context.refuse("it makes links")
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename

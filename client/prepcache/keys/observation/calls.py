@@ -37,6 +37,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CellType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
@@ -53,9 +54,11 @@ VAIN_CALLS = 64
 _ASKING = frozenset(
     {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
      "import_module", "find_spec", "find_loader", "get_loader", "resolve_name", "instantiate", "locate",
-     "get_class", "get_object", "get_method", "import_string"}
+     "get_class", "get_object", "get_method", "import_string",
+     "Process", "Pool", "ProcessPoolExecutor", "get_context", "Parallel"}
 )  # fmt: skip
-"""Names of what asks whether something is there, and of what imports by text, also in libraries."""
+"""Names of what asks whether something is there, of what imports by text, and of what starts processes of
+Python, also in libraries."""
 _ATTACH = re.compile(r"\battach\b", re.IGNORECASE)
 """May be SQL that attaches a database, whose file is opened in C."""
 _MONITORING: Any = getattr(sys, "monitoring", None)
@@ -146,8 +149,10 @@ _QUESTIONS = (
     importlib.util.find_spec,
 )
 _CODES = {f.__code__: f.__code__.co_varnames[0] for f in _QUESTIONS if isinstance(f, FunctionType)}
-"""The code of what asks, and the name of its first argument; on Python 3.11 also of what starts a thread."""
-_START = threading.Thread.start.__code__
+"""The code of what asks, or starts a process, and the name of its first argument; on Python 3.11 also of what
+starts a thread."""
+_START, _PROCESS = threading.Thread.start.__code__, BaseProcess.start.__code__
+_CODES[_PROCESS] = "self"
 if _MONITORING is None:
     _CODES[_START] = "self"
 _IMPORT, _FIND_SPEC = importlib.import_module.__code__, importlib.util.find_spec.__code__
@@ -167,6 +172,9 @@ def _heard(frame: FrameType) -> None:
         code, given, caller = frame.f_code, frame.f_locals, frame.f_back
         if code is _START:
             _started.add(given["self"])
+            return
+        if code is _PROCESS:  # by `spawn`, of which no event tells
+            context.refuse(context.FORKS, is_of_children=True)
             return
         if code is not _IMPORT:  # which libraries call for a job
             while caller is not None and caller.f_code.co_filename in _FILES:

@@ -36,6 +36,7 @@ class Kind:
     MODULE, MODULE_NAME = "module", "module name"
 
 
+FORKS = "it forks, and what its children read is not seen"
 WAL = "-wal"
 """Behind the name of a SQLite database: of its log of what was committed."""
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -90,13 +91,6 @@ def names_in(folder: str) -> list[bytes] | None:
         return None
 
 
-class Notice(NamedTuple):
-    """What the user should be told once of a function: a topic, and what to say after the data set's name."""
-
-    topic: str
-    text: str
-
-
 @dataclass(slots=True, eq=False)
 class Watch:
     """One function at work on one item.
@@ -106,6 +100,7 @@ class Watch:
         facts: in their order, each once, by kind, path and folder.
         failure: why something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
+        has_children: it forked, or started processes of Python, and may keep them.
         calls: how many items the function was called with.
         older: the threads that ran when it began, which work for others.
     """
@@ -115,6 +110,7 @@ class Watch:
     failure: str = ""
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
+    has_children: bool = False
     calls: int = 1
     older: Sequence[threading.Thread] = ()
     is_on: bool = True
@@ -187,10 +183,11 @@ def fail(error: BaseException) -> None:
         watch.failure = watch.failure or error.__class__.__name__
 
 
-def refuse(why: str) -> None:
+def refuse(why: str, *, is_of_children: bool = False) -> None:
     """Marks the watches that the present thread works for as incomplete."""
     for watch in present():
         watch.failure = watch.failure or why
+        watch.has_children |= is_of_children
 
 
 def note(kind: str, path: str, other: Any = None) -> None:

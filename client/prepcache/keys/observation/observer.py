@@ -31,14 +31,14 @@ from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
 from prepcache.keys.code.project import Place, Places, loaded_from
-from prepcache.keys.environment import lately, runs_as_written, started_ns
+from prepcache.keys.environment import lately, may_be_older, runs_as_written, seen_texts
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.observation import audit, calls, context, inputs
-from prepcache.keys.observation.context import STATE, WAL, Fact, Kind, Notice, Watch, info_of, is_file_of_job
+from prepcache.keys.observation.context import STATE, WAL, Fact, Kind, Watch, info_of, is_file_of_job
 from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input, Roots, Stamp, stamp_at
-from prepcache.keys.recipes import Recipe
+from prepcache.keys.recipes import DEFINITION, Recipe
 from prepcache.protocol.observed import in_order
 from prepcache.protocol.places import cache_folder
 
@@ -51,7 +51,7 @@ _UNSEEN = (
     "cv2.imread does). Their edits would not be noticed: pass their paths in the item, or change "
     "version= with them"
 )
-_MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_KEEPS = "it may keep processes that code of its files has started, and what they read is not seen"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
 _TOP_LEVEL = "top level"
 """The kind of an entry that names a module of a distribution, which counts as a whole."""
@@ -96,6 +96,7 @@ class Observer:
         self._inputs: dict[str, Input] = {}
         self._all_outputs: set[str | None] = set()
         self._code = calls.JobCode(recipe.reached)
+        self._has_code = any(label.endswith(DEFINITION) for label in recipe.state.rows)
         self._programs: dict[str, None] = {}
         self._unseen = audit.UnseenReads()
         self._said: set[str] = set()
@@ -105,19 +106,16 @@ class Observer:
         given = [one.seen for one in list(_log) if one.by is not self and self._counts(one)]
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
-    def new_notices(self) -> tuple[Notice, ...]:
-        """What the user should be told, and was not told before."""
-        found = []
-        if self._programs and "started" not in self._said:
-            found.append(Notice("started", _STARTED.format(programs=", ".join(list(self._programs)[:3]))))
-        if self._unseen.size_bytes and "unseen" not in self._said:
-            found.append(Notice("unseen", _UNSEEN.format(size=self._unseen.size_bytes)))
-        self._said.update(one.topic for one in found)
-        return tuple(found)
+    def new_notices(self) -> tuple[tuple[str, str], ...]:
+        """Topics and texts of which the user should be told, and was not told before."""
+        programs, size = ", ".join(list(self._programs)[:3]), self._unseen.size_bytes
+        found = [("started", _STARTED.format(programs=programs))] if programs else []
+        found += [("unseen", _UNSEEN.format(size=size))] if size else []
+        new = tuple(one for one in found if one[0] not in self._said)
+        self._said.update(topic for topic, _ in new)
+        return new
 
-    def filling(self) -> contextlib.AbstractContextManager[None]:
-        """While many items are made: what hears calls is not taken away between them."""
-        return calls.filling()
+    filling = staticmethod(calls.filling)
 
     @contextlib.contextmanager
     def watching(
@@ -138,6 +136,12 @@ class Observer:
         finally:
             if STATE.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
+            if watch.has_children:
+                _with_children[self._recipe.digest] = self._recipe
+            elif self._recipe.digest in _with_children or (
+                self._has_code and any(map(self._may_share, list(_with_children.values())))
+            ):
+                watch.failure = watch.failure or _KEEPS
             if watch.facts or watch.programs:
                 self._programs.update(dict.fromkeys(watch.programs))
                 try:
@@ -199,9 +203,12 @@ class Observer:
         mine, theirs = self._recipe, entry.by._recipe
         if mine.digest == theirs.digest and mine.digest != mine.state.digest:
             return True
-        # Where no project file counts, it is not known whether they share code.
-        known, others = mine.reached.keys(), theirs.reached.keys()
-        return mine.leaves_out and not (known and others and known.isdisjoint(others))
+        return mine.leaves_out and self._may_share(theirs)
+
+    def _may_share(self, theirs: Recipe) -> bool:
+        """Whether functions may share code; of what is in no file, as in a notebook, that is not known."""
+        known, others = self._recipe.reached.keys(), theirs.reached.keys()
+        return not (known and others and known.isdisjoint(others))
 
     def _names_of(self, seen: Input) -> list[str]:
         path = seen.path or ""
@@ -221,7 +228,7 @@ class Observer:
         """Takes in what a watch has seen, when its item is made: outputs first."""
         facts = list(watch.facts.values())
         loaded = {fact.full: stamp_at(fact.info) for fact in facts if fact.kind == Kind.MODULE}
-        _loaded.update(loaded)
+        seen_texts.update(loaded)
         used: dict[str, list[Fact]] = {}
         for fact in facts:
             if fact.kind == Kind.MODULE:
@@ -315,7 +322,8 @@ class Observer:
             if (info := info_of(one)) is None:
                 continue
             # What the recipe imports counts as it is loaded, unless another name leads to more of it.
-            if (is_asked or one not in self._recipe.reached) and _may_be_older(one, info):
+            is_older = one.endswith(".py") and may_be_older(one, stamp_of(info)) and bool(loaded_from(one))
+            if (is_asked or one not in self._recipe.reached) and is_older:
                 self._note(one, Input("file", CHANGED, path=one))
             elif self._is_input(one, info):
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
@@ -335,7 +343,7 @@ class Observer:
         if is_counted or is_ignored or self._is_output(path):
             return False
         place = self._places.of(path)
-        if place is Place.SITE and path.endswith(_MODULE_SUFFIXES):
+        if place is Place.SITE:
             self._count_distributions(self._places.tops_of(path))
         return place is Place.PROJECT
 
@@ -369,18 +377,10 @@ class Entry(NamedTuple):
 
 _log: list[Entry] = []
 """What functions of this process were seen to use. Observers share it; see NOTE [ What is loaded once ]."""
-_loaded: dict[str, Stamp | None] = {}
-"""The files of modules that items of this process loaded, and their stamps then."""
+_with_children: dict[RecipeDigest, Recipe] = {}
+"""Recipes of functions that have started processes in this process, which their code may keep."""
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
-
-
-def _may_be_older(path: str, info: os.stat_result) -> bool:
-    """Whether this process may have loaded another text of a file than it holds: it changed since the process
-    began, and nobody was seen to load it as it is."""
-    stamp = stamp_of(info)
-    is_young = path.endswith(".py") and max(stamp[3:]) > started_ns() and stamp != _loaded.get(path)
-    return is_young and bool(loaded_from(path))
 
 
 def _of_this_process(recipe: Recipe, roots: Roots, trust: Trust, given: list[Input]) -> Observer:
