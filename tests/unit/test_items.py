@@ -15,7 +15,7 @@ import pytest
 
 from prepcache import item_digest, register_key
 from prepcache.errors import UnkeyableError
-from prepcache.keys import item_batches
+from prepcache.keys import items as items_module
 from prepcache.keys.encoding import encoder
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher, load
@@ -85,7 +85,7 @@ def test_the_short_way_and_the_general_way_agree(here, monkeypatch):
     for root in (None, here):
         short = found(root)
         with monkeypatch.context() as patch:
-            patch.setattr(item_batches, "_by_columns", lambda run, encoder: None)
+            patch.setattr(items_module, "_by_columns", lambda run, encoder: None)
             general = found(root)
         assert short == general
 
@@ -198,9 +198,9 @@ def test_a_registered_type_counts_so_in_a_run(here, monkeypatch):
 
 def test_known_files_are_not_read_again(here, monkeypatch):
     read: list[int] = []
-    read_files = item_batches.read_files
+    read_files = items_module.read_files
     monkeypatch.setattr(
-        item_batches, "read_files", lambda names, cache: read.append(len(names)) or read_files(names, cache)
+        items_module, "read_files", lambda names, cache: read.append(len(names)) or read_files(names, cache)
     )
     items = [Path("a.txt"), ("b.txt", 1), Path("d")]
     first = hasher(here)

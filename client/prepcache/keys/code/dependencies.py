@@ -116,7 +116,6 @@ class Dependencies:
     _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
     _rows: int = 0
     _slots: set[tuple[int, str]] = field(default_factory=set)
-    _are_generators: dict[type, bool] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -158,7 +157,7 @@ class Dependencies:
                 self.count_value(f"{label}.__subclasses__()", type.__subclasses__(held), held)
             if "modules" in topics:
                 resolution.count_home(self, space)
-            if isinstance(held, FunctionType) and names.reads_frames(held.__code__):
+            if isinstance(held, FunctionType) and names.all_names(held.__code__) & names.FRAME_READERS:
                 resolution.count_named(self, space, named)
         if "arguments" in topics:
             self.count_value("sys.argv", sys.argv[1:], sys)
@@ -267,9 +266,7 @@ class Dependencies:
         with contextlib.suppress(AttributeError):
             own = object.__getattribute__(value, "__dict__")
         for name, one in (("", value), *own.items()):
-            if (kind := type(one)) not in self._are_generators:
-                self._are_generators[kind] = is_generator(one)
-            if self._are_generators[kind] and global_generator(one) is None:
+            if is_generator(type(one)) and global_generator(one) is None:
                 bits = bits_of(one)  # which several may share
                 self.generators.setdefault(id(bits), (f"{by.where}.{name}".rstrip("."), bits))
 

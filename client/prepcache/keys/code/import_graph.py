@@ -198,7 +198,8 @@ class ImportGraph:
                 raise
             self.edited.add(path)
             return
-        self.wanted[module] = self._follow(source.imports, module, is_package(path))
+        is_package = os.path.basename(path).startswith("__init__.")
+        self.wanted[module] = self._follow(source.imports, module, is_package)
 
     def _follow(self, imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
         wanted = wanted_by(imports, module, is_of_package)
@@ -281,10 +282,6 @@ def wanted_by(imports: Iterable[Import], module: str, is_of_package: bool) -> se
 def with_packages(modules: Iterable[str]) -> list[str]:
     parts = [name.split(".") for name in modules]
     return sorted({".".join(names[: n + 1]) for names in parts for n in range(len(names))})
-
-
-def is_package(path: str) -> bool:
-    return os.path.basename(path).startswith("__init__.")
 
 
 def imports_in(code: CodeType) -> Iterator[Import]:

@@ -25,10 +25,6 @@ Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""
 
 
-def key_for(kind: type) -> Key | None:
-    return _KEYS.get((str(kind.__module__).partition(".")[0], kind.__name__))
-
-
 # -- numpy
 
 
@@ -165,15 +161,15 @@ def _field(value: Any) -> dict[str, Any]:
 def _transform(value: Any) -> dict[str, Any]:
     """Less generators made from its seed or from entropy, and its table of own methods, in a set's order."""
     own = dict(vars(value))
-    seed = seed_of(own.get("random_generator"))
-    if seed is not None and (seed == own.get("seed") or is_entropy(seed)):
+    seed = seed_of(generator := own.get("random_generator"))
+    if seed is not None and (seed == own.get("seed") or is_entropy(generator)):
         own = {name: part for name, part in own.items() if name not in ("random_generator", "py_random")}
     tables = [one for one in own.values() if type(one) is dict and one]
     methods = [one for one in tables if all(getattr(m, "__self__", None) is value for m in one.values())]
     return {name: part for name, part in own.items() if not any(part is one for one in methods)}
 
 
-_KEYS: dict[tuple[str, str], Key] = {
+KEYS: dict[tuple[str, str], Key] = {
     ("_weakrefset", "WeakSet"): lambda value: (
         {"set": set(value)} if type(value) is WeakSet else NotImplemented
     ),
@@ -182,6 +178,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
     ("logging", "Handler"): lambda value: {"name": value.name},
     ("loguru", "Logger"): lambda value: {},
+    ("rich", "Console"): lambda value: {},
     ("multiprocessing", "Event"): lambda value: {"is_set": value.is_set()},  # made of locks
     ("unittest", "NonCallableMock"): _refused("each look at a mock changes it"),
     ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),

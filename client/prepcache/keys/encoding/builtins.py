@@ -62,10 +62,6 @@ SIMPLE: dict[type, Callable[[Any], bytes]] = {
 """The bytes of values that hold nothing and name no file."""
 
 
-def _simple(_: Encoder, value: Any, put: Put) -> None:
-    put(SIMPLE[type(value)](value))
-
-
 def _str(encoder: Encoder, value: str, put: Put) -> None:
     encoder.note_text(value)
     if encoder.is_plain or not encoder.put_path(value, put):
@@ -165,12 +161,8 @@ def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
         raise encoder.refuse(f"{value!r} cannot be looked up here")
 
 
-def _code(encoder: Encoder, value: Any, put: Put) -> None:
-    encoder.put_code(value, put)
-
-
 WRITERS: dict[type, Writer] = {
-    **dict.fromkeys(SIMPLE, _simple),
+    **dict.fromkeys(SIMPLE, lambda _, value, put: put(SIMPLE[type(value)](value))),
     str: _str,
     list: _sequence,
     tuple: _sequence,
@@ -181,11 +173,11 @@ WRITERS: dict[type, Writer] = {
     Plain: _plain,
     Tree: _tree,
     memoryview: _raw_buffer,
-    types.FunctionType: _code,
-    types.BuiltinFunctionType: _code,
-    types.MethodType: _code,
-    types.ModuleType: _code,
-    type: _code,
+    types.FunctionType: Encoder.put_code,
+    types.BuiltinFunctionType: Encoder.put_code,
+    types.MethodType: Encoder.put_code,
+    types.ModuleType: Encoder.put_code,
+    type: Encoder.put_code,
     pathlib.PosixPath: _path,
     pathlib.PurePosixPath: _path,
 }
@@ -272,5 +264,6 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 def writer_for(kind: type) -> Writer | None:
     if kind in WRITERS:
         return WRITERS[kind]
-    bases = {enum.Enum: _enum, type: _code, os.PathLike: _instance} | dict.fromkeys(_CONTENT, _instance)
+    bases = {enum.Enum: _enum, type: Encoder.put_code, os.PathLike: _instance}
+    bases |= dict.fromkeys(_CONTENT, _instance)
     return next((writer for base, writer in bases.items() if issubclass(kind, base)), None)

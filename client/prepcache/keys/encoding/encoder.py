@@ -12,7 +12,7 @@ Invariants:
     4. The order of a plain dict does not count exactly where `canonical_order` can put it right before
        the function sees it; inside objects that cannot be rebuilt the order counts.
     5. By itself an encoder knows no disk and no code: a str is text, a path is refused, functions and classes
-       count by name. Derived ones know more (`item_batches`, `code/values`).
+       count by name. Derived ones know more (`items`, `code/values`).
 
 Locking: an encoder is for one thread.
 """
@@ -71,12 +71,12 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
 
 def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, type | None]:
     """What makes the key of a type's values, by its nearest base, and the base that has to be a library's."""
-    from prepcache.keys.encoding import adapters
+    from prepcache.keys.encoding.adapters import KEYS
 
     for base in kind.__mro__:
         if base in _registered or "__prepcache_key__" in vars(base):
             return _registered.get(base) or kind.__prepcache_key__, None  # type: ignore[attr-defined]
-        if (key := adapters.key_for(base)) is not None:
+        if (key := KEYS.get((str(base.__module__).partition(".")[0], base.__name__))) is not None:
             return key, base
     return None, None
 

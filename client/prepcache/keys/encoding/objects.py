@@ -63,8 +63,10 @@ def parts_of(value: Any, *, is_library: bool) -> Parts:
     parts = _held(value)
     if parts is None:
         parts = _copied(value, is_library)
+    if not is_library:
+        return parts
     # A generator of a library's object, as monai's hold, counts if somebody chose its seed.
-    return [pair for pair in parts if not (is_library and _is_unseeded(pair[1]))]
+    return [(name, one) for name, one in parts if not (is_generator(type(one)) and is_entropy(one))]
 
 
 def _kept_results(function: Any) -> list[Any]:
@@ -193,8 +195,11 @@ def state_of(function: types.FunctionType) -> Parts:
     return parts
 
 
-def is_generator(value: Any) -> bool:
-    return any(f"{base.__module__}.{base.__qualname__}" in GENERATORS for base in type(value).__mro__)
+def _is_generator(kind: type) -> bool:
+    return any(f"{base.__module__}.{base.__qualname__}" in GENERATORS for base in kind.__mro__)
+
+
+is_generator: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_generator)
 
 
 def global_generators() -> list[tuple[str, Any]]:
@@ -221,10 +226,6 @@ def seed_of(generator: Any) -> int | None:
     return entropy if isinstance(entropy, int) else None
 
 
-def is_entropy(seed: int) -> bool:
-    """Whether nobody chose a seed of numpy's."""
-    return seed.bit_length() > _SEED_BITS
-
-
-def _is_unseeded(value: Any) -> bool:
-    return is_generator(value) and is_entropy(seed_of(value) or 0)
+def is_entropy(generator: Any) -> bool:
+    """Whether nobody chose the seed of a generator of numpy's."""
+    return (seed_of(generator) or 0).bit_length() > _SEED_BITS
