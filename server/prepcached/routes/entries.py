@@ -217,9 +217,8 @@ async def _take_away(
 
 
 def _filter(asked: inspection.EntryFilter) -> Filter:
-    digits = {name: messages.hex_prefix(getattr(asked, name), name) for name in ("recipe", "key")}
     more = {} if isinstance(asked, inspection.PurgeRequest) else {"keys": None}
-    return messages.taken_over(Filter, asked, **digits, **more)
+    return messages.taken_over(Filter, asked, **more)
 
 
 def _purged(asked: inspection.PurgeRequest) -> Filter:

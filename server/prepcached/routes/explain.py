@@ -117,11 +117,10 @@ def recipes(daemon: Daemon) -> APIRouter:
         """Recipes with their sizes; one page of them."""
         asked, caller = messages.query(request, inspection.RecipeQuery), messages.caller(request)
         scope = None if caller.confined_to is None else caller.scope
-        prefix = messages.hex_prefix(asked.digest, "digest")
 
         def page() -> Response:
             found, following = daemon.store.recipes(
-                cursor=asked.cursor, limit=asked.limit, scope=scope, prefix=prefix
+                cursor=asked.cursor, limit=asked.limit, scope=scope, prefix=asked.digest
             )
             return messages.answer(
                 inspection.RecipePage(

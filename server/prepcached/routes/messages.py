@@ -14,7 +14,6 @@ import asyncio
 import difflib
 import inspect
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -53,7 +52,6 @@ _REFUSED = {
     "description": "refused: a problem document, whose `code` says why",
     "content": {PROBLEM_TYPE: {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
 }
-_HEX_PREFIX = re.compile(r"[0-9a-f]{4,64}\Z")
 
 
 def caller(request: Request) -> Caller:
@@ -103,13 +101,6 @@ async def check_request(request: Request) -> None:
             f"{request.method} takes no body here: filters are query parameters",
             field="body",
         )
-
-
-def hex_prefix(value: str | None, where: str) -> str | None:
-    if value is not None and not _HEX_PREFIX.match(value):
-        must = "4 to 64 lower-case hex digits: a digest, or its first digits"
-        raise BadRequest(f"{where} must be {must}, not {value[:64]!r}", field=where)
-    return value
 
 
 async def read_body(request: Request, limit: int) -> bytes:
