@@ -295,7 +295,7 @@ class Daemon:
             LOG.warning("the staging folder cannot be swept: %s", error)
             return
         if swept.files:
-            LOG.info("removed %d staged files of no open session", swept.files)
+            LOG.info("removed %d staged files without an open session", swept.files)
         if swept.failed is not None:
             LOG.warning("cannot remove %s: %s", swept.failed.filename, swept.failed.strerror)
 

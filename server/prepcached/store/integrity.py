@@ -107,7 +107,7 @@ def _begin(core: Core) -> Counter[str]:
 
 def check(core: Core, *, repair: bool = False) -> list[Finding]:
     """Compares index and disk, and mends if asked. The writer lock is held for a folder of 256 at a time."""
-    with io_told("the check could not look"):
+    with io_told("the store could not be checked"):
         return list(_walk(core, repair=repair, is_check=True))
 
 
@@ -138,7 +138,7 @@ def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
     for name in os.listdir(core.layout.tmp):
         is_gone = repair and _is_deleted(os.path.join(core.layout.tmp, name))
         outcome = "temporary" if is_gone or not repair else "unreadable"
-        yield Finding("temporary-file", f"{name} is left in tmp", is_gone, outcome)
+        yield Finding("temporary-file", f"{name} was left in tmp", is_gone, outcome)
 
 
 def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
@@ -167,7 +167,7 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool, is_check: bool) 
     if repair:
         eviction.remove(core, rows)
     for row in rows:
-        what = f"artifact {row.digest.hex()} is in the index, its file is missing"
+        what = f"artifact {row.digest.hex()} is in the index, but its file is missing"
         yield Finding("row-without-file", what, repair, "lost")
     if not is_check:
         return
