@@ -87,6 +87,7 @@ SABOTAGES = [
     Sabotage("a costly lease lives no longer", "prepcached.leases:Lease.span_s", becomes(property(lambda self: 15.0)), "tests/property/test_lease_machine.py"),
     Sabotage("a lease that its client never heard of stays", "prepcached.leases:LeaseTable.forsake", nothing, "tests/property/test_lease_machine.py"),
     Sabotage("a lease is released by anybody", "prepcached.leases:LeaseTable.release", lambda f: lambda self, session, lease, token: self._free(self._leases[lease]), "tests/unit/test_leases_daemon.py::test_a_lease_acts_with_its_token_and_in_its_session_only"),
+    Sabotage("work is committed rarely", "prepcache.fill.share:COMMIT_S", becomes(30.0), "tests/e2e/test_fill_steps.py::test_uncommitted_work_stays_below_5_s_or_2_percent"),
     # eviction and holds
     Sabotage("less than what is needed is evicted", "prepcached.store.eviction:evict", unchecked("< need_bytes"), "tests/contract/test_quotas.py::test_nothing_of_his_goes_for_a_write_that_will_not_fit"),
     Sabotage("what is held is evicted", "prepcached.store.eviction:idle_of", lambda f: lambda coldest, need, is_protected: f(coldest, need, lambda digest: False), "tests/unit/store/test_store_removal.py::test_a_purge_that_frees_bytes_goes_in_batches"),

@@ -37,6 +37,7 @@ class Cluster:
             for name in ("name", "untracked", "environment", "root", "num_workers", "verify_fraction")
         ),
         ({"num_workers": 2, "executor": ThreadPoolExecutor(1)}, ValueError, "give one of them"),
+        ({"lazy": True, "expand": True}, ValueError, "lazy=True and expand=True exclude each other"),
         ({"lazy": "yes"}, TypeError, "lazy must be True or False, not str"),
         ({"expand": 2}, TypeError, "expand must be True or False, not int"),
         ({"transform": "flip"}, TypeError, r"transform must be callable as transform\(sample\), not str"),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import traceback
 import types
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,11 @@ import torch
 import prepcache
 from prepcache.dataset_options import check_keywords
 
-
-@pytest.fixture(autouse=True)
-def no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def nothing(item: int) -> Iterator[int]:
-    yield from ()
+pytestmark = pytest.mark.usefixtures("no_daemon")
 
 
 def scaled(item: int, by: int) -> torch.Tensor:
     return torch.full((3,), item * by)
-
-
-def test_expand_and_lazy_exclude_each_other():
-    with pytest.raises(ValueError, match="lazy=True and expand=True exclude each other"):
-        prepcache.CachedDataset([1], nothing, expand=True, lazy=True)
 
 
 def raising(item: int) -> int:

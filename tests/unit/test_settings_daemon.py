@@ -57,12 +57,6 @@ def test_every_setting_can_be_given_in_every_place(tmp_path, token_file):
     assert TOKEN not in repr(by_file)
 
 
-def test_trusted_users_make_no_sense_where_all_share():
-    with pytest.raises(ConfigError, match="trusted"):
-        load({"trusted": "0"}, {"HOME": "/home/x"})
-    assert load({"trusted": "0", "isolation": "user"}, {"HOME": "/home/x"}).trusted == (0,)
-
-
 def test_the_users_own_root_and_socket_are_the_default():
     found = load({}, {"HOME": "/home/x"})
     assert found.root == Path("/home/x/.cache/prepcache") and found.uds == found.root / "prepcached.sock"
@@ -110,6 +104,7 @@ def test_what_is_no_size_is_refused(text):
         ({"admins": "no-such-user-here"}, "no user"),
         ({"token_file": "/nonexistent/token"}, "cannot be read"),
         ({"metrics_listen": "9109"}, "must be HOST:PORT"),
+        ({"trusted": "0"}, 'works only with isolation = "user"'),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_mend(options, told):
