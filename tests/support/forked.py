@@ -54,6 +54,7 @@ class JobServer:
             os.close(fd)
         while "status" in (answer := self._hear()):
             pass
+        self._ended.pop(answer["pid"], None)  # how an earlier process of this id ended
         return Forked(
             self, answer["pid"], os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr)
         )
