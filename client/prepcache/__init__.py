@@ -87,7 +87,10 @@ if not TYPE_CHECKING:  # else any name is an attribute, and of any type
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module 'prepcache' has no attribute {name!r}")
-        module = import_module(f"prepcache.{_MODULES.get(name, 'errors')}")
+        try:
+            module = import_module(f"prepcache.{_MODULES.get(name, 'errors')}")
+        except KeyboardInterrupt as error:  # loading torch takes seconds
+            raise error.with_traceback(None) from None
         value = getattr(module, name)
         globals()[name] = value
         return value

@@ -36,7 +36,7 @@ from prepcache.keys import recipes
 from prepcache.keys.code.project import class_module_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
-from prepcache.samples import Preprocessing, Samples
+from prepcache.samples import TOLD_BARE, Preprocessing, Samples
 from prepcache.wrapped import MapStyle, Wrapped, wrapped
 
 if TYPE_CHECKING:
@@ -126,9 +126,12 @@ class Opened(Generic[T_co]):
         self.transform = transform
         self._by: Preprocessing
         given = DatasetOptions(preprocess, config=config, transform=transform, expand=expand, **options)
-        self._begin(items, given)
-        self._by.artifacts.look_from(0)  # here: a request is few frames deep
-        self._go_on(given)
+        try:
+            self._begin(items, given)
+            self._by.artifacts.look_from(0)  # here: a request is few frames deep
+            self._go_on(given)
+        except TOLD_BARE as error:
+            raise error.with_traceback(None) from error.__cause__
 
     def _begin(self, items: Any, given: DatasetOptions) -> None:
         raise NotImplementedError
@@ -195,7 +198,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
         if mode is not None and not mode.prepares:  # a plan is no job: it holds nothing, and misses nothing
             by.artifacts.owner, by.progress = 0, False
-        catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
+        catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.is_expanded)
         samples = self._samples = Samples(by, self.items, distinct, stamps, catalogue)
         self._by = by  # after `_samples`, which must be pickled first: that writes pending samples to files
         samples.originals.read_again(hasher)
@@ -278,7 +281,10 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         count = len(samples) if samples.is_expanded else samples.count
         if not -count <= at < count:
             raise IndexError(f"index {at} is out of range for a data set of {count} samples")
-        sample = samples.sample(at + count if at < 0 else at)
+        try:
+            sample = samples.sample(at + count if at < 0 else at)
+        except TOLD_BARE as error:
+            raise error.with_traceback(None) from error.__cause__
         return sample if self.transform is None else self.transform(sample)  # type: ignore[no-any-return]
 
     def __getitems__(self, indices: Any) -> list[T_co]:
@@ -289,7 +295,10 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
             and kind.__getitems__ is CachedDataset.__getitems__
         ):
             return [self[operator.index(index)] for index in indices]  # a subclass's own way
-        batch = self._samples.batch(indices)
+        try:
+            batch = self._samples.batch(indices)
+        except TOLD_BARE as error:
+            raise error.with_traceback(None) from error.__cause__
         if self.transform is not None:
             return [self.transform(sample) for sample in batch]
         return as_asked(batch, self._samples, sys._getframe(1)) if isinstance(batch, Batch) else batch

@@ -44,7 +44,7 @@ from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.progress import Once, say
 from prepcache.report import Report, changed_inputs, shared_zeros, stream_line
-from prepcache.samples import Preprocessing, Samples
+from prepcache.samples import TOLD_BARE, Preprocessing, Samples
 
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192
@@ -122,28 +122,31 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         self._by.is_speaker = split.is_first
         reading = Reading(self._source, split)
         size = FIRST_ITEMS
-        while not reading.is_at_end:
-            began = time.monotonic()
-            items, numbers, error = reading.read(size)
-            if items:
-                chunk = self._looked_up(items, numbers)
-                try:
-                    chunk.note_hits()
-                    if self._verify_fraction:
-                        chunk.verify(self._verify_fraction)
-                    if not self._by.is_lazy:
-                        chunk.prepare()
-                    chunk.originals.end_opening()
-                    took_s = max(time.monotonic() - began, 1e-6)
-                    size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
-                    yield from chunk
-                    if (here := chunk.on_access) is not None:
-                        here.run()  # into files: in an outage, memory would hold all that was made
-                finally:
-                    self._counts.note(chunk.report(), self._by.artifacts.trouble)
-                del chunk  # before others are read
-            if error is not None:
-                raise error
+        try:
+            while not reading.is_at_end:
+                began = time.monotonic()
+                items, numbers, error = reading.read(size)
+                if items:
+                    chunk = self._looked_up(items, numbers)
+                    try:
+                        chunk.note_hits()
+                        if self._verify_fraction:
+                            chunk.verify(self._verify_fraction)
+                        if not self._by.is_lazy:
+                            chunk.prepare()
+                        chunk.originals.end_opening()
+                        took_s = max(time.monotonic() - began, 1e-6)
+                        size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
+                        yield from chunk
+                        if (here := chunk.on_access) is not None:
+                            here.run()  # into files: in an outage, memory would hold all that was made
+                    finally:
+                        self._counts.note(chunk.report(), self._by.artifacts.trouble)
+                    del chunk  # before others are read
+                if error is not None:
+                    raise error
+        except TOLD_BARE as caught:
+            raise caught.with_traceback(None) from caught.__cause__
 
     def _looked_up(self, items: list[Any], numbers: range) -> Samples:
         by = self._by
@@ -160,7 +163,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         distinct = Distinct(stamps.digests)
         if not (by.artifacts.is_known or by.artifacts.session.is_gone):
             by.artifacts.look_from(0)
-        catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.job.is_expanded)
+        catalogue = Catalogue(distinct, by.artifacts, is_expanded=by.is_expanded)
         return Samples(by, items, distinct, stamps, catalogue, numbers)
 
     def _tell(self, split: Split) -> None:

@@ -34,9 +34,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact.sample_tree import rebuilt
-from prepcache.batching.buffers import KEPT_BLOCKS, Block, Pool
 from prepcache.batching.collation import fetches
 from prepcache.batching.gather import Batch
+from prepcache.batching.table import KEPT_BLOCKS, Block, Pool
 from prepcache.dataset import CachedDataset
 from prepcache.forks import Living
 from prepcache.keys.randomness import LOADER_THREAD

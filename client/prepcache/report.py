@@ -23,7 +23,6 @@ import numpy as np
 from prepcache.daemon.session import fitting
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
-from prepcache.fill.call import paths_in
 from prepcache.index.item_index import MISSING, Distinct
 from prepcache.protocol import wire
 from prepcache.protocol.units import count_text, shortened, size_text, span_text
@@ -97,12 +96,8 @@ def shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
     return np.frombuffer(mmap.mmap(-1, count * np.dtype(dtype).itemsize), dtype)
 
 
-Found = tuple[int, float]
-"""Items that others have made, or earlier jobs, and the seconds that they have cost."""
-
-
 class Tally:
-    """Counts, item by item, where a data set's samples came from."""
+    """Counts, item by item, where samples came from. `note_*` give the items found, and what they cost."""
 
     def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
         self.why: list[str] = []
@@ -114,12 +109,12 @@ class Tally:
         self._seconds = 0.0
         self._changed: set[int] = set()
 
-    def note_hits(self) -> Found:
+    def note_hits(self) -> tuple[int, float]:
         hits = np.flatnonzero(self._catalogue.places.artifact != MISSING)
         self._state[hits] = _HIT
         return self._found(hits)
 
-    def note_fill(self, computed: Any, waited: Any, seconds: float) -> Found:
+    def note_fill(self, computed: Any, waited: Any, seconds: float) -> tuple[int, float]:
         self._made[computed] = 1
         self._state[computed] = _UNKNOWN
         waited = np.array(waited, "i8")
@@ -128,7 +123,7 @@ class Tally:
         self._seconds += seconds
         return self._found(waited)
 
-    def _found(self, items: Any) -> Found:
+    def _found(self, items: Any) -> tuple[int, float]:
         places = self._catalogue.places.artifact[items]
         saved_s = sum(share * slot.artifact.cost_s for slot, share in self._shares(places))
         return int(np.count_nonzero(places != MISSING)), float(saved_s)
@@ -309,6 +304,8 @@ def _missing_items(catalogue: Catalogue, items: Sequence[Any], root: str | os.Pa
 
 
 def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:
+    from prepcache.fill.call import paths_in
+
     name = next((name for name in paths_in(item) if os.path.lexists(name)), "")
     above = "" if root is None else os.path.abspath(os.fspath(root)) + os.sep
     return shortened(os.path.abspath(name).removeprefix(above) if name and above else name, PATH_CHARS)

@@ -17,20 +17,19 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PreprocessError, SampleError, UnkeyableError
-from prepcache.fill.call import Job
 from prepcache.fill.input_guard import UNSTEADY, Originals
-from prepcache.fill.recipe_guard import RecipeGuard, line
-from prepcache.forks import ForkLock
+from prepcache.forks import ForkLock, kept
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.index.item_index import MISSING, Array, Distinct, View, given
+from prepcache.index.item_index import MISSING, Array, Distinct, View
+from prepcache.keys.code.project import working_folder
 from prepcache.keys.files.stat_cache import user_stat_cache
-from prepcache.keys.observation.observer import Observer
-from prepcache.keys.randomness import describe
 from prepcache.progress import Once, Progress, say
 from prepcache.protocol.observed import draws_text
 from prepcache.report import WITHOUT, Report, Tally, opening_line, why_missing, why_so
@@ -39,11 +38,14 @@ from prepcache.wrapped import Wrapped
 if TYPE_CHECKING:
     from prepcache.batching.gather import Batch
     from prepcache.dataset_options import DatasetOptions
+    from prepcache.fill.call import Job
     from prepcache.fill.on_access import OnAccess
     from prepcache.index.item_index import Catalogue
     from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
 
+TOLD_BARE = KeyboardInterrupt, PreprocessError, SampleError
+"""Raised with the line of the job that asked for samples, and one frame of ours."""
 _BEGINNING = ForkLock()
 """Held while what makes samples is set up: threads share it."""
 
@@ -59,23 +61,14 @@ class Preprocessing:
     def __init__(
         self, given: DatasetOptions, recipe: Recipe, said: Once | None = None, *, is_stream: bool = False
     ) -> None:
-        how, observer = given.how, None
-        if how["code"] is not None:
-            cache = user_stat_cache()
-            observer = Observer(recipe, root=given.root, stat_cache=cache, trust=how["trust"])
+        how, root = given.how, None if given.root is None else os.path.abspath(given.root)
         self.recipe = recipe
-        self.job = Job(
-            given.function,
-            recipe.config,
-            how["expand"],
-            how["read"],
-            observer,
-            of=secrets.token_hex(8),
-            guard=RecipeGuard(recipe),
-        )
-        self.artifacts = ArtifactSet(
-            recipe, given.asks, root=given.root, trust=how["trust"], keeps_all=is_stream
-        )
+        self.is_expanded: bool = how["expand"]
+        self.is_wrapped = isinstance(given.function, Wrapped)
+        self.of = secrets.token_hex(8)
+        is_observed, cwd = how["code"] is not None, working_folder()
+        self._asked = given.function, how["read"], is_observed, how["trust"], root, cwd
+        self.artifacts = ArtifactSet(recipe, given.asks, root=root, trust=how["trust"], keeps_all=is_stream)
         self.is_stream, self.is_speaker = is_stream, True
         self.is_lazy = self.keeps = given.lazy
         self.num_workers, self.executor, self.progress = given.num_workers, given.executor, given.progress
@@ -85,6 +78,21 @@ class Preprocessing:
     @property
     def name(self) -> str:
         return self.recipe.name
+
+    @kept
+    def job(self) -> Job:
+        """What is called: loaded late, as a job whose samples are all there needs none of it."""
+        from prepcache.fill.call import Job
+        from prepcache.fill.recipe_guard import RecipeGuard
+        from prepcache.keys.observation.inputs import Roots
+        from prepcache.keys.observation.observer import Observer
+
+        (function, read, is_observed, trust, root, cwd), observer = self._asked, None
+        if is_observed:
+            roots = replace(Roots.of(self.recipe, root), cwd=cwd)  # as of the opening
+            observer = Observer(self.recipe, roots=roots, stat_cache=user_stat_cache(), trust=trust)
+        guard = RecipeGuard(self.recipe)
+        return Job(function, self.recipe.config, self.is_expanded, read, observer, self.of, guard)
 
     def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
         """Says a line; of a `topic` of what is wrong once, whichever process comes upon it."""
@@ -111,7 +119,9 @@ class Preprocessing:
             self.artifacts.session.heartbeat.note_progress(self.recipe, done, total)
 
     def refuse_draws(self, drawn: set[str]) -> None:
-        if drawn and isinstance(self.job.function, Wrapped):
+        if drawn and self.is_wrapped:
+            from prepcache.keys.randomness import describe
+
             raise UnkeyableError(describe(self.name, drawn))
 
     @property
@@ -120,7 +130,8 @@ class Preprocessing:
         return threading.current_thread() in getattr(self.executor, "_threads", ())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "executor": None}
+        job = self.job  # the guard of one that is made elsewhere would take what is there for the opening's
+        return {**self.__dict__, "job": job, "executor": None}
 
 
 class Samples:
@@ -138,7 +149,7 @@ class Samples:
         self.by = by
         self.catalogue = catalogue
         self.count = len(distinct.inverse)
-        self.is_expanded = by.job.is_expanded
+        self.is_expanded, self.token = by.is_expanded, by.of
         self.originals = Originals(items, distinct, stamps, numbers)
         self.tally = Tally(distinct, catalogue)
         self._items = items
@@ -175,10 +186,6 @@ class Samples:
         if missing and by.artifacts.mode.is_writing:
             self._progress = by.shown(total, total - missing, is_background=True)
             by.artifacts.session.listen(self)
-
-    def on_return(self) -> None:
-        if self._progress is not None and self.by.artifacts.is_owner:
-            self.look()
 
     def on_beat(self) -> None:
         progress, artifacts = self._progress, self.by.artifacts
@@ -220,23 +227,21 @@ class Samples:
     def prepare_opened(self) -> None:
         """Makes what is missing, unless something that counts in the recipe was changed since the opening."""
         if len(self.catalogue.missing) and (changed := self.by.job.guard.check()):
+            from prepcache.fill.recipe_guard import line
+
             raise UnkeyableError(f"{self.by.name}: {line(changed)}", names=changed)
         self.prepare()
 
     def prepare(self, positions: range | None = None) -> None:
-        """Makes what is missing, or only of the items at `positions`: another one makes all. An
-        error or Ctrl-C shows the job's line that asked for it, and no frame of ours."""
-        self.by.job.refuse_itself()
+        """Makes what is missing, or only of the items at `positions`: another one makes all."""
         self._is_part = positions is not None
         if not (len(self.catalogue.missing) or self.is_expanded):
             return
+        self.by.job.refuse_itself()
         from prepcache.fill.filler import prepare
 
-        try:
-            if (view := prepare(self._making(), positions)) is not None:
-                self._view = view
-        except (KeyboardInterrupt, PreprocessError, SampleError) as error:
-            raise error.with_traceback(None) from error.__cause__
+        if (view := prepare(self._making(), positions)) is not None:
+            self._view = view
 
     # -- reading
 
@@ -244,19 +249,17 @@ class Samples:
         return len(self._expanded_view()) if self.is_expanded else self.count
 
     def sample(self, position: int) -> Any:
-        self.by.artifacts.touch()
+        self.by.artifacts.is_used = True
         if self.is_expanded:
             return self._expanded_view().sample(position)
-        index = int(self.catalogue.distinct.inverse[position])
-        held, row = self.catalogue.slot_of(index)
-        return self._make([index], is_single=True)[index] if held is None else held.artifact.sample(row)
+        index, places = int(self.catalogue.distinct.inverse[position]), self.catalogue.places
+        slot = self.catalogue.slots.get(int(places.artifact[index]))
+        if slot is None:  # it is missing, or was let go this moment, and is found then
+            return self._make([index], is_single=True)[index]
+        return slot.artifact.sample(int(places.row[index]))
 
     def batch(self, indices: Any) -> list[Any] | Batch:
-        return self.view().take_or_make(indices, self._make)
-
-    @property
-    def token(self) -> str:
-        return self.by.job.of
+        return self.view().take(indices, self._made)
 
     @property
     def is_known_to_parent(self) -> bool:
@@ -270,19 +273,33 @@ class Samples:
         return self.batch(positions)
 
     def __iter__(self) -> Iterator[Any]:
-        return given(self.view, self._make)
+        """All samples, gathered in blocks where none is missing: a sample is a view of its block's memory."""
+        at, count = 0, len(self.view())
+        while at < count:
+            view = self.view()
+            stop = min(at + view.block_rows, count)
+            yield from view.take(list(range(at, stop)), self._made)
+            at = stop
+
+    def _made(self, positions: Array) -> list[Any]:
+        """Makes the missing samples at these positions together, each item once."""
+        items = self.catalogue.distinct.inverse[positions].tolist()
+        made, given = self._make(list(dict.fromkeys(items))), set[int]()
+        samples = []
+        for item in items:
+            # Drawn again, or an equal item: what is done to one sample must not show in another.
+            samples.append(copied(made[item]) if item in given else made[item])
+            given.add(item)
+        return samples
 
     def _make(self, indices: Sequence[int], *, is_single: bool = False) -> dict[int, Any]:
         if self._is_part:
             self.prepare_opened()
-        try:
-            return self._making().samples(indices, is_single=is_single)
-        except (KeyboardInterrupt, PreprocessError, SampleError) as error:
-            raise error.with_traceback(None) from error.__cause__
+        return self._making().samples(indices, is_single=is_single)
 
     def view(self) -> View:
         """The samples that are there; where items expand, those of the last preparation."""
-        self.by.artifacts.touch()
+        self.by.artifacts.is_used = True
         if self.is_expanded:
             return self._expanded_view()
         view = self._view

@@ -30,7 +30,8 @@ items.append(4)
 assert len(ds) == 3 and "items=3" in repr(ds)
 assert [int(x[0]) for batch in DataLoader(ds, batch_size=3, collate_fn=list) for x in batch] == [1, 2, 3]
 assert values(ds) == [1, 2, 3]
-ds._samples.on_access.flush()
+ds._samples.on_access.run()
+ds._samples.on_access.committer.flush()
 assert not_stored() == []
 tell(opened([1, 2, 3]))
 """
@@ -107,7 +108,8 @@ else:
 if how == "access":
     values(ds)
     values(ds)
-    ds._samples.on_access.flush()
+    ds._samples.on_access.run()
+    ds._samples.on_access.committer.flush()
 else:
     ds.prepare()
 changed = [f"item {i} changed since the data set was opened" for i in (1, 2)]
@@ -138,7 +140,8 @@ def counted(**options):
 if sys.argv[1] == "lazy":
     ds = counted(lazy=True)
     assert values(ds) == [2, 3, 4]
-    ds._samples.on_access.flush()
+    ds._samples.on_access.run()
+    ds._samples.on_access.committer.flush()
     assert values(ds) == [2, 3, 4]
 else:
     ds = counted()

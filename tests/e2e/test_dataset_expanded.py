@@ -76,9 +76,10 @@ def test_expanded_samples_that_cannot_be_kept_are_reported(monkeypatch):
     monkeypatch.setenv("PREPCACHE", "off")
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left"))
     monkeypatch.setattr("prepcache.fill.pending.nameless", full)
+    make = mock.Mock(side_effect=lambda item: [item, item], __name__="make")
     with pytest.raises(OSError, match="TMPDIR") as told:
-        CachedDataset([1, 2], lambda item: [item, item], expand=True, code=None, version="1", progress=False)
-    assert told.value.errno == errno.ENOSPC
+        CachedDataset([1, 2], make, expand=True, code=None, version="1", progress=False)
+    assert (told.value.errno, make.call_count) == (errno.ENOSPC, 2)
 
 
 def test_what_a_large_expanded_item_read_is_checked(client, tmp_path, monkeypatch):

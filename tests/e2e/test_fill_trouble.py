@@ -114,7 +114,8 @@ for epoch in range(3):
     if workers:
         ds._samples.by.artifacts.look()
     else:
-        ds._samples.on_access.flush()
+        ds._samples.on_access.run()
+        ds._samples.on_access.committer.flush()
 assert ds.cached() == 30
 tell(ds)
 """

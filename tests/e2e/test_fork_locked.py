@@ -63,7 +63,8 @@ if (child := os.fork()) == 0:
     assert [int(one[0]) for one in streamed] == list(range(300, 330))
     assert int(pickle.loads(pickle.dumps(lazy))[5][0]) == 105
     opened(1000)
-    lazy._samples.on_access.flush()
+    lazy._samples.on_access.run()
+    lazy._samples.on_access.committer.flush()
     assert theirs.isdisjoint(headers()), "a child has sessions of its own"
     os._exit(0)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from prepcache import loader
-from prepcache.batching.buffers import Block
+from prepcache.batching.table import Block
 
 POISON = 0xEE
 """What pinned memory holds when it belongs to somebody else."""

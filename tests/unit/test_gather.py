@@ -15,9 +15,8 @@ import torch
 import prepcache.artifact.header
 import prepcache.batching.table
 from prepcache.artifact.header import MAPPED_BYTES
-from prepcache.batching.buffers import SMALL_BYTES, Pool
 from prepcache.batching.gather import Rows
-from prepcache.batching.table import MAX_RANGE_BYTES, first_numbers, side_by_side
+from prepcache.batching.table import MAX_RANGE_BYTES, SMALL_BYTES, Pool, first_numbers, side_by_side
 from support.artifacts import same
 from support.rows import rows_of
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from prepcache.artifact.header import (
     read_header,
 )
 from prepcache.errors import ArtifactError
+
+Build = Callable[[Sequence[Any]], Any]
 
 _CHUNK_ROWS = 1 << 18
 """Rows checked at a time: a few MB, however large the artifact is."""
@@ -131,7 +134,7 @@ class Artifact:
     def _sampler(self, number: int) -> Callable[[int], Any]:
         group = self.groups[number]
         getters = [_getter(column) for column in group.columns]
-        build = sample_tree.builder(group.tree)
+        build = builder(group.tree)
 
         def sample(row: int) -> Any:
             return build([get(row) for get in getters])
@@ -232,6 +235,32 @@ def _getter(column: Column) -> Callable[[int], Any]:
             raise ArtifactError(f"column {column.name!r}, row {row}: {error}") from None
 
     return text
+
+
+def builder(tree: sample_tree.Tree, strings: type | None = None) -> Build:
+    """What puts leaves (a list, in walking order) together into a sample of this tree; collated ones as torch
+    does, which leaves the `strings` of a leaf in this type: a list, or the tuple of a transposed sequence."""
+    if isinstance(tree, int):
+        if strings is None:
+            return itemgetter(tree)
+        return lambda leaves: strings(leaves[tree]) if isinstance(leaves[tree], list) else leaves[tree]
+    word = tree[0]
+    if word == "dict":
+        keys = [key for key, _ in tree[1]]
+        values = _children([child for _, child in tree[1]], strings and list)
+        return lambda leaves: dict(zip(keys, values(leaves), strict=True))
+    children = _children(tree[-1], strings and tuple)
+    make: Any = list if word == "list" or strings is not None else tuple
+    if word == "named":
+        make = sample_tree.named_class(tree[1], tree[2], tuple(tree[3]))._make
+    return lambda leaves: make(children(leaves))
+
+
+def _children(trees: list[sample_tree.Tree], strings: type | None) -> Build:
+    if trees and strings is None and all(isinstance(child, int) for child in trees):
+        return itemgetter(slice(trees[0], trees[-1] + 1))
+    builders = [builder(child, strings) for child in trees]
+    return lambda leaves: [build(leaves) for build in builders]
 
 
 # --- the check of what rows are indexed by ---

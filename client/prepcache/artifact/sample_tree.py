@@ -1,4 +1,4 @@
-"""Trees: a sample taken apart into its leaves, and put together again.
+"""Trees: a sample taken apart into its leaves; reader.py puts them together again.
 
 A tree is JSON: a leaf is its number in walking order, a container is
     ["list", [child, ...]]   ["tuple", [child, ...]]   ["dict", [[key, child], ...]]
@@ -18,11 +18,10 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from copy import copy
 from functools import lru_cache
 from keyword import iskeyword
-from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -251,39 +250,6 @@ def _why_not(kind: type) -> str:
 
 def _name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-Build = Callable[[Sequence[Any]], Any]
-
-
-def builder(tree: Tree, strings: type | None = None) -> Build:
-    """A function that puts leaves (a list, in walking order) together into a sample of this tree.
-
-    Args:
-        strings: puts collated leaves together as torch does, which leaves the strings of a leaf in this type:
-            the tuple of a transposed sequence, or a list.
-    """
-    if isinstance(tree, int):
-        if strings is None:
-            return itemgetter(tree)
-        return lambda leaves: strings(leaves[tree]) if isinstance(leaves[tree], list) else leaves[tree]
-    word = tree[0]
-    if word == "dict":
-        keys = [key for key, _ in tree[1]]
-        values = _children([child for _, child in tree[1]], strings and list)
-        return lambda leaves: dict(zip(keys, values(leaves), strict=True))
-    children = _children(tree[-1], strings and tuple)
-    make: Any = list if word == "list" or strings is not None else tuple
-    if word == "named":
-        make = named_class(tree[1], tree[2], tuple(tree[3]))._make
-    return lambda leaves: make(children(leaves))
-
-
-def _children(trees: list[Tree], strings: type | None) -> Build:
-    if trees and strings is None and all(isinstance(child, int) for child in trees):
-        return itemgetter(slice(trees[0], trees[-1] + 1))
-    builders = [builder(child, strings) for child in trees]
-    return lambda leaves: [build(leaves) for build in builders]
 
 
 def count_leaves(tree: Tree, seen: int = 0, depth: int = 0) -> int:

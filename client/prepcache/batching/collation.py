@@ -26,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.artifact import columns, sample_tree
-from prepcache.batching.buffers import Pool
-from prepcache.batching.table import Dense, Numbers, Ragged, Ranges, Table
+from prepcache.artifact import columns
+from prepcache.artifact.reader import builder
+from prepcache.artifact.sample_tree import leaves_of
+from prepcache.batching.table import Dense, Numbers, Pool, Ragged, Ranges, Table
 from prepcache.forks import Living
 
 _TAKES_BATCHES: dict[int, Any] = {}
@@ -124,9 +125,9 @@ class Collation:
     def __init__(self, table: Table) -> None:
         self.leaves = [_collate_leaf(column) for column in table.columns]
         self.is_gathered = _refuse not in self.leaves
-        self.build = sample_tree.builder(table.tree, list)
-        numbered = sample_tree.builder(table.tree)(list(range(len(table.columns))))
-        self.paths = [path for path, _ in sample_tree.leaves_of(numbered)]
+        self.build = builder(table.tree, list)
+        numbered = builder(table.tree)(list(range(len(table.columns))))
+        self.paths = [path for path, _ in leaves_of(numbered)]
         self.planned: Any = None  # kept by prepcache.collate
 
 

@@ -25,11 +25,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.artifact import columns, sample_tree
-from prepcache.artifact.reader import Group
+from prepcache.artifact import columns
+from prepcache.artifact.reader import Group, builder
 from prepcache.batching import collation
-from prepcache.batching.buffers import Pool
-from prepcache.batching.table import Numbers, Ranges, Table
+from prepcache.batching.table import Numbers, Pool, Ranges, Table
 
 Array = npt.NDArray[Any]
 Make = Callable[[Array], list[Any]]
@@ -71,7 +70,7 @@ class Batch:
         return _Row()
 
     def __iter__(self) -> Iterator[Any]:
-        build = sample_tree.builder(self.table.tree)
+        build = builder(self.table.tree)
         leaves = [self.leaf(number) for number in range(len(self.table.columns))]
         rows = zip(*leaves, strict=True) if leaves else itertools.repeat((), len(self))
         return (build(list(row)) for row in rows)

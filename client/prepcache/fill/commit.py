@@ -37,7 +37,7 @@ import numpy as np
 
 from prepcache import forks
 from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import on_own_time
+from prepcache.daemon.waits import on_own_time
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
     ArtifactError,
@@ -72,6 +72,7 @@ TRIES = 3
 
 _WAITING: forks.Living[Batch] = forks.Living()
 """What this process, or the one that forked it, has not committed yet."""
+_COMMITTERS: forks.Living[Committer] = forks.Living()
 
 
 class _Thread:
@@ -139,6 +140,7 @@ class Committer:
         changed: notified when a batch has been answered.
         reason: why nothing more is stored, or ""; `is_declined`: since there is no room.
         is_filling: a fill says what is wrong.
+        has_dropped: no file took samples that were made.
     """
 
     def __init__(self, task: Task) -> None:
@@ -146,7 +148,7 @@ class Committer:
         self.pid = os.getpid()
         self.changed = threading.Condition()
         self.reason = ""
-        self.is_declined = self.is_filling = False
+        self.is_declined = self.is_filling = self.has_dropped = False
         self._artifacts = artifacts
         self._session = artifacts.session
         self._task = task
@@ -159,6 +161,7 @@ class Committer:
         at_end = Finalize(None, _end, (weakref.WeakMethod(self.on_close),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
         artifacts.session.listen(self)
+        _COMMITTERS.add(self)
 
     @property
     def is_idle(self) -> bool:
@@ -192,6 +195,7 @@ class Committer:
             batch = collected.batch(list(observed), session)
         except (OSError, ArtifactError) as why:
             self.reason = self.reason or f"samples could not be written to a temporary file: {why}"
+            self.has_dropped = True
             count = count_text(len(collected.indices), "item", "items")
             log.warning("prepcache: the samples of %s are dropped and recomputed: %s", count, why)
             return None
@@ -305,7 +309,7 @@ class Committer:
         self.reason, self.is_declined = reason, is_declined
         if not self.is_filling:
             if reason != self._artifacts.reason:
-                log.warning("prepcache: new samples are not stored: %s", reason)
+                self._task.by.say_of_it(f"new samples are not stored: {reason}", "left")
             self._artifacts.reason = reason
 
     # -- one commit
@@ -366,14 +370,21 @@ class Committer:
     # -- at the end of the process
 
     def on_close(self) -> None:
-        """Commits what waits; a job, but no worker, waits for a daemon that is starting."""
+        """Commits what waits, of all chunks of a stream; a job, no worker, waits for a daemon that starts."""
+        is_worker, alike = parent_process() is not None, [*_COMMITTERS]
+        if lost := sum(one._end(is_worker) for one in alike if one._artifacts is self._artifacts):
+            which, maker = count_text(lost, "sample", "samples"), "a worker" if is_worker else "this job"
+            told = f"{self._artifacts.recipe.name}: {which} that {maker} made could not be stored"
+            log.warning("prepcache: %s: the daemon is away", told)
+
+    def _end(self, is_worker: bool) -> int:
+        """How many samples are lost."""
         if os.getpid() != self.pid:
-            return
+            return 0
         if self.collect is not None:
             self.collect()
         if self.is_idle:
-            return
-        is_worker = parent_process() is not None
+            return 0
         session, nbytes, given_s, todo = self._artifacts.session, self.nbytes, 0.0, list(self._todo)
         others_are_late = any(batch.is_late and batch not in todo for batch in _WAITING)
         if session.is_away and not (is_worker or others_are_late):
@@ -385,11 +396,9 @@ class Committer:
             with on_own_time(limit_s):
                 self.flush(began + limit_s)
             self._charge(began + given_s, nbytes)
-        if lost := sum(len(batch.indices) for batch in list(self._todo)):
-            which, maker = count_text(lost, "sample", "samples"), "a worker" if is_worker else "this job"
-            told = f"{self._artifacts.recipe.name}: {which} that {maker} made could not be stored"
-            log.warning("prepcache: %s: the daemon is away", told)
-            self._todo.clear()  # said once: a spawned worker calls this twice
+        lost = sum(len(batch.indices) for batch in list(self._todo))
+        self._todo.clear()  # said once: a spawned worker calls this twice
+        return lost
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:

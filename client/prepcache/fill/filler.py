@@ -38,7 +38,6 @@ from prepcache.index.item_index import Array, View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.units import count_text, size_text
 from prepcache.report import WITHOUT, ended_early
-from prepcache.wrapped import Wrapped
 
 WAIT_S = 1.0
 """One long poll; between two of them progress is shown."""
@@ -62,14 +61,15 @@ def prepare(here: OnAccess, positions: range | None) -> View | None:
             "for itself forever. Prepare the data set in another thread, or pass another executor"
         )
     with by.artifacts.filling:
-        if by.job.is_expanded and positions is None:
+        here.committer.has_dropped = False
+        if by.is_expanded and positions is None:
             return _whole_view(here)
         missing = catalogue.missing
         if positions is not None:
             wanted = catalogue.distinct.inverse[positions.start :: positions.step]
             missing = np.intersect1d(missing, wanted)
         # Where nothing can be kept, each sample is made when it is asked for.
-        if len(missing) and (by.job.is_expanded or by.artifacts.mode.is_writing):
+        if len(missing) and (by.is_expanded or by.artifacts.mode.is_writing):
             Fill(here, missing).run()
         return None
 
@@ -85,7 +85,7 @@ def _whole_view(here: OnAccess) -> View:
                 which = count_text(count, "item", "items")
                 by.say(f"{by.name} yielded no sample for any of {which}: is a yield missing?", is_wrong=True)
             return view
-        if fills < MAX_FILLS:
+        if fills < MAX_FILLS and not here.committer.has_dropped:
             Fill(here, catalogue.missing).run()
     where = f"the samples fit neither into the cache nor into {tempfile.gettempdir()} or /var/tmp"
     raise OSError(errno.ENOSPC, f"{by.name}: {where}: free some space, or set TMPDIR")
@@ -140,7 +140,7 @@ class Fill:
     def _try_one(self) -> None:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
         job, index = self._by.job, int(self._todo[0])
-        if isinstance(job.function, Wrapped) and not self._artifacts.has_mapped:
+        if self._by.is_wrapped and not self._artifacts.has_mapped:
             with Guard(job.guard.drawn) as watched:
                 next(iter(job.parts(index, self._task.originals.item(index))), None)
             self._by.refuse_draws(watched.drawn)
@@ -188,6 +188,8 @@ class Fill:
             by.say_of_it(f"new samples are not stored: {why}", "left")
 
     def _step(self) -> bool:
+        if self._by.is_expanded and self._committer.has_dropped:
+            return False  # all samples are needed
         if self._committer.reason:
             self._stop(self._committer.reason)
         self._was_away |= self._session.is_away
@@ -201,7 +203,7 @@ class Fill:
         if not self._share.open:
             return False
         if self._is_stopped:
-            return self._by.job.is_expanded
+            return self._by.is_expanded
         if not self._share.fresh:
             self._wait()
         return True
@@ -209,7 +211,7 @@ class Fill:
     # -- getting work
 
     def _feed(self) -> None:
-        if self._is_stopped and self._by.job.is_expanded:
+        if self._is_stopped and self._by.is_expanded:
             # How many samples an item gives is known only by expanding it: this job makes all of them.
             self._queue.extend(self._share.take_rest())
         while self._workers.has_room:
@@ -294,7 +296,7 @@ class Fill:
             self._nothing.append(part.index)
         if self._share.is_taken(part.index):
             self._collected.add(part, self._share.lease_of(part.index))
-        elif self._by.job.is_expanded:  # it can't be made again on access
+        elif self._by.is_expanded:  # it can't be made again on access
             self._kept.add(part, None)
 
     def _note_made(self, part: Part, cost_s: float, nbytes: int) -> None:

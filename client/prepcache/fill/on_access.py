@@ -39,7 +39,6 @@ from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import COMMIT_ITEMS, COMMIT_LEASES, Pace, Share
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
-from prepcache.wrapped import Wrapped
 
 POLL_S = 0.25
 """One long poll for what others are making."""
@@ -122,7 +121,7 @@ class OnAccess:
         by.job.guard.note_call()
         if part.error is not None:
             raise task.failure(part)
-        if isinstance(by.job.function, Wrapped):
+        if by.is_wrapped:
             by.refuse_draws(self._drawn())
         task.tally.note_made(index, part.cost_s)
         task.say_notices(part.notices)
@@ -234,10 +233,6 @@ class OnAccess:
     def _flush_soon(self) -> None:
         if self._made:
             self.committer.soon()
-
-    def flush(self) -> None:
-        self.run()
-        self.committer.flush()
 
     def run(self, *, is_waiting: bool = True) -> None:
         """Submits what was made."""

@@ -42,6 +42,7 @@ class ArtifactSet(RecipeIndex):
     Attributes:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
+        is_used: a sample was read since the daemon was told that the artifacts are in use.
         has_any: the daemon has named an artifact; has_mapped: one that counts was there.
         changed_inputs: observed inputs that are not what they were, and what became of them.
         is_known: the daemon answered the last look, so that it knows the recipe.
@@ -78,7 +79,8 @@ class ArtifactSet(RecipeIndex):
         self.drawn: set[str] = set()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
-        self._touched_at = time.monotonic()
+        self.is_used = False
+        self._told_at = time.monotonic()
         self._looked_at = 0.0
         _SETS.add(self)
         forks.note(self)
@@ -201,10 +203,10 @@ class ArtifactSet(RecipeIndex):
             self.has_lost |= self.lose(leaving) > 0
             self._hold()
 
-    def touch(self) -> None:
+    def on_beat(self) -> None:
         now = time.monotonic()
-        if now - self._touched_at > TOUCH_S:
-            self._touched_at = now
+        if self.is_used and now - self._told_at > TOUCH_S:
+            self.is_used, self._told_at = False, now
             self.session.heartbeat.note_used(ref.digest for ref in self.refs)
 
     def note_filled(self, reason: str, *, is_declined: bool) -> None:
@@ -222,7 +224,7 @@ class ArtifactSet(RecipeIndex):
 
     def after_fork_here(self) -> None:
         """Forked workers read the maps and hold nothing: to start them is to use them."""
-        self.touch()
+        self.is_used = True
 
     def after_fork(self) -> None:
         super().after_fork()

@@ -6,15 +6,14 @@ Invariants:
     3. Under 100 bytes an item are kept, and nothing is looped over in Python.
     4. `Catalogue.places` is replaced, never changed: a reader that took it sees one moment. A slot that it
        names may be let go at any time: who does not find it looks again.
-    5. A view never changes, and keeps the maps that it reads. What is missing of a batch is made together,
-       and each item once.
+    5. A view never changes, and keeps the maps that it reads.
 
 Locking: the recipe index's lock guards every change; reading needs none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prepcache.artifact.header import sort_digests
-from prepcache.artifact.sample_tree import copied
-from prepcache.batching.gather import Batch, Rows
+from prepcache.batching.gather import Rows
 from prepcache.digests import DIGEST_BYTES
 from prepcache.forks import kept
 from prepcache.index.recipe_index import RecipeIndex, Slot, matches, ranges, reopened
@@ -259,7 +257,6 @@ class View(Rows):
         number = np.full(used[-1] + 2 if len(used) else 1, MISSING, np.int32)  # the last for `MISSING`
         number[used] = np.arange(len(used), dtype=np.int32)
         super().__init__(artifacts, number[slots], rows)
-        self._inverse = catalogue.distinct.inverse
 
     @kept
     def block_rows(self) -> int:
@@ -268,29 +265,3 @@ class View(Rows):
         rows: int = sum(artifact.rows for artifact in self._artifacts)
         nbytes: int = sum(artifact.size_bytes for artifact in self._artifacts)
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // nbytes))
-
-    def take_or_make(
-        self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]
-    ) -> list[Any] | Batch:
-        return self.take(indices, lambda positions: self._made(positions, make))
-
-    def _made(self, positions: Array, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
-        items = self._inverse[positions].tolist()
-        made, given = make(list(dict.fromkeys(items))), set[int]()
-        samples = []
-        for item in items:
-            # Drawn again, or an equal item: what is done to one sample must not show in another.
-            samples.append(copied(made[item]) if item in given else made[item])
-            given.add(item)
-        return samples
-
-
-def given(view_now: Callable[[], View], make: Callable[[Sequence[int]], dict[int, Any]]) -> Iterator[Any]:
-    """All samples, in order, gathered in blocks where none is missing: a sample is a view of its block's
-    memory."""
-    at, count = 0, len(view_now())
-    while at < count:
-        view = view_now()
-        stop = min(at + view.block_rows, count)
-        yield from view.take_or_make(list(range(at, stop)), make)
-        at = stop
