@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ QUIET_S = 1.0
 REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
-NAME_CHARS, BAR_CHARS = 24, 10
+NAME_CHARS, BAR_CHARS = 16, 8
 ERASED = "\r\x1b[J"
 
 
@@ -156,9 +155,9 @@ class Progress:
             self._draw(waiting)
         elif passed_s >= self._next_line_s:
             self._next_line_s = passed_s + min(max(passed_s, FIRST_LINE_S), LONGEST_PAUSE_S)
-            say(f"{self._name}: {self._line(passed_s, waiting)}", self._is_shown)
+            say(f"{self._name}: {', '.join(self._parts(passed_s, waiting))}", self._is_shown)
 
-    def _line(self, passed_s: float, waiting: str) -> str:
+    def _parts(self, passed_s: float, waiting: str) -> list[str]:
         left = self._total - self._done
         parts = [f"{self._done:,} of {self._total:,} items"]
         if waiting:
@@ -168,15 +167,16 @@ class Progress:
             parts.append(f"{span_text(left * passed_s / made)}{disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         counts = (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs")
-        return ", ".join(parts + [f"{count:,} {what}" for count, what in counts if count])
+        return parts + [f"{count:,} {what}" for count, what in counts if count]
 
     def _draw(self, waiting: str) -> None:
         bar = "=" * (BAR_CHARS * self._done // max(self._total, 1))
-        line = self._line(self._clock() - self._began, waiting)
+        done, *others = self._parts(self._clock() - self._began, waiting)
         try:
             if self._bar is None:
                 self._bar = Bar()
-            self._bar.draw(f"{shortened(self._name, NAME_CHARS)} [{bar:.<{BAR_CHARS}}] {line}")
+            name = shortened(self._name, NAME_CHARS)
+            self._bar.draw([f"{name} [{bar:.<{BAR_CHARS}}] {done}", *others])
         except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
             self._is_bar, self._is_shown = False, False
 
@@ -190,17 +190,19 @@ class Progress:
 
 
 class Bar:
-    """A line that is drawn over itself: of a terminal as much as fits. In a notebook it stays at the end."""
+    """A line that is drawn over itself: of a terminal, the parts that fit. A notebook keeps it at the end."""
 
     def __init__(self) -> None:
         self._drawn = 0  # characters, in a notebook
 
-    def draw(self, line: str) -> None:
+    def draw(self, parts: list[str]) -> None:
+        line, width = ", ".join(parts), shutil.get_terminal_size().columns - 1
         if _is_notebook():
             text, self._drawn = f"\r{line:{self._drawn}}", len(line)
         else:
-            width = max(20, shutil.get_terminal_size().columns - 1)
-            text = ERASED + textwrap.shorten(line, width, placeholder=" ...")
+            while len(line) > width and len(parts) > 1:
+                line = ", ".join(parts := parts[:-1])
+            text = ERASED + shortened(line, max(20, width))
         sys.stderr.write(text)
         sys.stderr.flush()
 

@@ -7,7 +7,7 @@ import pytest
 
 from prepcache import Client
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import PROCESS, WaitBudget
+from prepcache.daemon.waits import PROCESS, WaitBudget
 from support.forked import Daemons, JobServers
 from support.jobs import Jobs
 from support.sandbox import Sandbox, sandbox

@@ -29,13 +29,13 @@ import atexit, os, sys, time
 import numpy as np
 import prepcache
 from pathlib import Path
-from prepcache.daemon import session, wait_budget, waits
+from prepcache.daemon import session, waits
 
 waits.HANDOVER_S = 60.0
 how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
 if how != "look":
     waits.FIRST_SHARE = 0.01
-    wait_budget.PROCESS.__init__(240.0)
+    waits.PROCESS.__init__(240.0)
 
 def made(item):
     with open("calls", "a") as file:
@@ -43,7 +43,7 @@ def made(item):
     if how == "middle" and item == 5:
         ready.touch()
         (one,) = session.Session._all.values()
-        one.heartbeat.wait(60)
+        one.heartbeat.is_back.wait(60)
         assert not one.is_away, "the daemon answers in the middle of the fill"
     if how == "slow":
         time.sleep(0.02)

@@ -18,7 +18,7 @@ import pytest
 from prepcache import CachedDataset, Client
 from prepcache.daemon import waits
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import WaitBudget
+from prepcache.daemon.waits import WaitBudget
 from prepcache.errors import (
     ArtifactError,
     DaemonUnreachable,

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     ds = prepcache.CachedDataset(list(range(60)), make, name="ds", code=None, version="1", lazy=True)
     for one in [*Session._all.values()]:
         if one.is_away:
-            one.heartbeat.wait(60)  # the daemon may start for longer than an epoch takes
+            one.heartbeat.is_back.wait(60)  # the daemon may start for longer than an epoch takes
     for begin, end, method in ((0, 30, "fork"), (30, 50, sys.argv[1])):
         read(begin, end, method)
         barrier()

@@ -131,4 +131,4 @@ def test_a_notebook_hits_unless_a_function_was_edited(tmp_path):
     *told, last = done.stdout.splitlines()
     assert told == ["50 0", "0 50", "50 0 [3, 10]", "50 0 [6]", "50 0 [7]", "9"]
     said = "".join(one["text"] for one in json.loads(last) if one.get("name") == "stderr")
-    assert "[==========] 9 of 9 items" in said.splitlines()[-1]
+    assert "[========] 9 of 9 items" in said.splitlines()[-1]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import prepcache
 from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import PROCESS
+from prepcache.daemon.waits import PROCESS
 
 # On a crowded machine a daemon may take longer to start, and to store what was made, than a job would wait.
 if "BUDGET_S" not in os.environ:

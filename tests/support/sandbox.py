@@ -62,8 +62,8 @@ class Sandbox:
             return
         self.python(
             "-c",
-            "from prepcache.daemon import wait_budget; "
-            "wait_budget.PROCESS.__init__(120.0); "
+            "from prepcache.daemon import waits; "
+            "waits.PROCESS.__init__(120.0); "
             "import prepcache; prepcache.CachedDataset(['started'], len, progress=False)",
             environ=environ,
         )

@@ -11,7 +11,7 @@ import pytest
 
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import WaitBudget
+from prepcache.daemon.waits import WaitBudget
 from support.fake_daemon import FakeDaemon, Request, reply
 
 RECIPE = "ab" * 32

@@ -231,10 +231,12 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
 
 
 def test_status_is_one_screen_and_all_have_80_columns(monkeypatch, capsys):
-    on_a_terminal(monkeypatch, 80)
-    cli_tables.rows_of(
-        [replace(ENTRY, owner=owner, used_at=time.time() - 570) for owner in (0, os.getuid())], 9
-    )
+    found = [replace(ENTRY, owner=owner, used_at=time.time() - 570) for owner in (0, os.getuid())]
+    for width in (60, 80):
+        on_a_terminal(monkeypatch, width)
+        cli_tables.rows_of(found, 9)
+        rows = capsys.readouterr().out.splitlines()
+        assert len(rows) == 4 and max(map(len, rows)) <= width, rows
     cli_tables.entry(replace(ENTRY, observed=({"kind": "file", "name": "x" * 300, "digest": ""},)), None)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     out = shown(capsys, BUSY, **CROWDED)

@@ -12,7 +12,7 @@ import pytest
 
 import prepcache
 from prepcache import CachedDataset
-from prepcache.daemon.wait_budget import WaitBudget
+from prepcache.daemon.waits import WaitBudget
 
 
 def whole(item: int) -> int:

@@ -108,7 +108,7 @@ def start_until_refused(launcher: Launcher) -> str:
             launcher.start()
         except DaemonUnreachable as error:
             return error.message
-        while launcher.is_running:
+        while launcher.pid:
             time.sleep(0)
     raise AssertionError("it was started for ever")
 
@@ -120,8 +120,9 @@ def test_a_daemon_that_fails_to_start_is_reported_once(make):
 
 
 def test_one_that_dies_without_a_word_is_not_started_for_ever(make):
-    launcher = make("pass")
-    assert "exited at once" in start_until_refused(launcher)
+    launcher = make("print('started')")
+    assert "after its start: it was killed, or gave no reason" in start_until_refused(launcher)
+    assert launcher.log.read_text().count("started") == 2
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_the_daemon_of_another_root_is_not_this_ones(make, tmp_path):
     other.root.mkdir()
     shutil.copy(launcher.root / launcher_module.LOCK_NAME, other.root)  # as after a restart of the machine
     told(launcher.root)
-    assert launcher.is_running and not other.is_running
+    assert launcher.pid and not other.pid
 
 
 def test_a_foreign_lock_file_is_not_taken_for_a_daemon(make, tmp_path):
@@ -235,11 +236,11 @@ def test_an_old_daemon_is_not_starting(make):
         try:
             assert daemon.stdout is not None and daemon.stdout.readline()
             lock.write_text(f"{daemon.pid:<20}")
-            assert launcher.is_running and launcher.is_starting
+            assert launcher.who() == f" (pid {daemon.pid}, log {launcher.log})" and launcher.is_starting
             launcher.answered_at = time.time()
             assert not launcher.is_starting, "it has answered"
             launcher.answered_at = launcher_module.NEVER
             os.utime(lock, (time.time() - 60, time.time() - 60))
-            assert launcher.is_running and not launcher.is_starting
+            assert launcher.pid == daemon.pid and not launcher.is_starting
         finally:
             daemon.kill()

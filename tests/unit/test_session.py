@@ -11,7 +11,7 @@ import pytest
 from prepcache.daemon import heartbeat, waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import WaitBudget, on_own_time
+from prepcache.daemon.waits import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.daemon.wait_budget import on_own_time
+from prepcache.daemon.waits import on_own_time
 from prepcache.errors import DaemonUnreachable, PrepcacheError, StoreError
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder

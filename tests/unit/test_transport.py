@@ -34,7 +34,7 @@ def connect(tmp_path: Path) -> Iterator[Callable[..., tuple[Transport, FakeDaemo
     def made_to(answer: Callable[[Request], Any]) -> tuple[Transport, FakeDaemon]:
         path = str(tmp_path / "s.sock")
         daemon = FakeDaemon(path, answer)
-        transport = Transport(Address(socket=path))
+        transport = Transport(Address(socket=path), who=lambda: " (pid 7)")
         made.extend([transport, daemon])
         return transport, daemon
 
@@ -72,7 +72,7 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
         lambda r: drip(itertools.chain([HEAD + b"Content-Length: 9999\r\n\r\n"], itertools.repeat(b" "))),
         "broken",
     ),
-    "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "broken"),
+    "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "nonsense"),
     "sends a head without end": (lambda r: itertools.repeat(b"X-Y: " + b"z" * 1000 + b"\r\n", 5000), "any"),
     "sends one huge header": (lambda r: HEAD + b"X: " + b"y" * (1 << 20) + b"\r\n\r\n{}", "broken"),
     "sends HTML": (lambda r: reply(b"<html>", kind="text/html"), "nonsense"),
@@ -96,6 +96,7 @@ def test_a_daemon_that_misbehaves_is_unreachable_in_time(connect, how):
         transport.call("GET", "/v1/info", limit_s=LIMIT_S if how in ENDLESS else 60.0)
     assert why == "any" or caught.value.data["why"] == why
     assert transport.address.url in caught.value.message
+    assert (" (pid 7)" in caught.value.message) is (caught.value.data["why"] == "broken")
     assert caught.value.message.isprintable()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import OwnTime, WaitBudget
+from prepcache.daemon.waits import OwnTime, WaitBudget
 from prepcache.errors import DaemonUnreachable, NotFound
 from support.stores import Clock
 

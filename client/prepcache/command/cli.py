@@ -35,7 +35,6 @@ from prepcache.protocol.wire import Message
 
 T = TypeVar("T")
 MOST_KEYS = 100  # that are counted of those that begin alike
-INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 INTERNAL = 70  # EX_SOFTWARE (sysexits.h)
 
 app = typer.Typer(
@@ -439,8 +438,6 @@ def main() -> None:
         # `prepcache ls | head`: nobody reads on. Python would complain when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
-        _end("interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - invariant 1; what it was is told
         _end(f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL)
 

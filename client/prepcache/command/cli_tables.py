@@ -64,7 +64,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
             overflow="fold" if name in _SENTENCES else "ellipsis",
         )
     for row in zip(*used.values(), strict=True):
-        shown.add_row(*map(Text, row))
+        cells_of = zip(used, row, strict=True)
+        shown.add_row(*(Text(cell, no_wrap=name not in _SENTENCES or None) for name, cell in cells_of))
     return shown
 
 
@@ -78,7 +79,7 @@ def show(*lines: RenderableType) -> None:
 
 
 _NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "IDLE", "PID", "SINCE", "READS")
-_SENTENCES = ("WHAT", "DOING", "KEPT")
+_SENTENCES = ("WHAT", "DOING")
 NAMES_SHOWN = 5
 
 

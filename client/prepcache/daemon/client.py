@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from prepcache.daemon import waits
 from prepcache.daemon.launcher import Endpoint, find
-from prepcache.daemon.wait_budget import PROCESS, OwnTime, WaitBudget
+from prepcache.daemon.waits import PROCESS, OwnTime, WaitBudget
 from prepcache.digests import Key
 from prepcache.errors import DaemonUnreachable
 from prepcache.forks import kept
@@ -98,7 +98,7 @@ class Client:
     def transport(self) -> Transport:
         from prepcache.daemon.http import Transport
 
-        return Transport(self.endpoint.address, self.token)
+        return Transport(self.endpoint.address, self.token, self.endpoint.who)
 
     def start(self) -> bool:
         """Starts the user's own daemon where it is ours to start; whether it is worth waiting for."""

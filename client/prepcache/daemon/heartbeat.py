@@ -34,7 +34,7 @@ log = logging.getLogger("prepcache")
 
 
 class Heartbeat:
-    """Thread, outbox and inbox of one session."""
+    """Thread, outbox and inbox of one session; `is_back` is set when an outage is over."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -46,8 +46,8 @@ class Heartbeat:
         """How often drops were told."""
         self._stop = threading.Event()
         self._woken = threading.Event()
-        self._is_back = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.is_back = threading.Event()
+        self.thread: threading.Thread | None = None
         self._pause_s = waits.BEAT_LONGEST_S
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
@@ -62,36 +62,29 @@ class Heartbeat:
         """Starts the thread, if it does not run. Raises RuntimeError where there are too many."""
         self._pause_s = min(max(every_s, waits.BEAT_SHORTEST_S), waits.BEAT_LONGEST_S)
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
+            if self.thread is None or not self.thread.is_alive():
                 self._stop = threading.Event()
                 thread = threading.Thread(
                     target=_run, args=(self._session, self, self._stop), name="prepcache-beat", daemon=True
                 )
                 thread.start()
-                self._thread = thread
+                self.thread = thread
 
     def look(self) -> None:
         """Has the thread look for the daemon in an outage. Where none can be started, nobody looks."""
-        self._is_back.clear()
+        self.is_back.clear()
         session = self._session()
         if session is None or not session.is_away:  # it came back meanwhile
-            self._is_back.set()
+            self.is_back.set()
             return
         self._woken.set()
         with contextlib.suppress(RuntimeError):
             self.start(self._pause_s)
 
-    def wait(self, seconds: float) -> None:
-        self._is_back.wait(seconds)
-
     def stop(self) -> None:
         self._stop.set()
         self._woken.set()
-        self._thread = None
-
-    @property
-    def is_me(self) -> bool:
-        return self._thread is threading.current_thread()
+        self.thread = None
 
     # The outbox: told with the next beat.
 
@@ -191,7 +184,7 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
             if session.is_away:
                 if _answers(session):
                     session.come_back()
-                    beat._is_back.set()
+                    beat.is_back.set()
             elif (header := session.header) is not None:
                 _beat(session, header)
                 session.call_listeners("on_beat")
@@ -199,7 +192,7 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
     except Exception:
         log.exception("prepcache: internal error in a heartbeat")
     finally:
-        beat._is_back.set()
+        beat.is_back.set()
 
 
 def _beat(session: Session, header: str) -> None:

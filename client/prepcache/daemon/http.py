@@ -19,7 +19,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,9 @@ class Deadline:
 class Transport:
     """Exchanges with one daemon; safe to share between threads, reopened after fork."""
 
-    def __init__(self, address: Address, token: str | None = None) -> None:
+    def __init__(self, address: Address, token: str | None = None, who: Callable[[], str] = str) -> None:
         self.address = address
+        self._who = who  # names the process that does not answer, for messages
         self._headers = {
             wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
             "User-Agent": f"prepcache/{__version__}",
@@ -227,6 +228,8 @@ class Transport:
             raise self._of(error, "broken") from error
         except httpcore.ProtocolError as error:
             raise self._error("broken", str(error)) from error
+        except httpcore.UnsupportedProtocol as error:
+            raise self._error("nonsense", str(error)) from error
 
     def _of(self, error: OSError, why: str) -> DaemonUnreachable:
         if isinstance(error, TimeoutError):
@@ -242,7 +245,7 @@ class Transport:
 
     def _error(self, why: str, reason: str) -> DaemonUnreachable:
         url = self.address.url
-        told = f"the daemon at {url} cannot be reached"
+        told = f"the daemon at {url}{self._who() if why == 'broken' else ''} cannot be reached"
         if why == "nonsense":
             told = f"the server at {url} is not prepcached with protocol {wire.PROTOCOL}"
         return DaemonUnreachable(f"{told}: {_printable(reason)}", url=url, why=why)
@@ -269,16 +272,20 @@ class Stream(httpcore.NetworkStream):
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._is_asked = False
         forks.note(self)
 
     def read(self, max_bytes: int, timeout: Any = None) -> bytes:
         self._sock.settimeout(timeout.left_s())
         data = self._sock.recv(max_bytes)
         timeout.received(len(data))
+        if self._is_asked and data[:5] != b"HTTP/"[: len(data)]:  # a parser would wait for the end of a head
+            raise httpcore.UnsupportedProtocol(f"it answers {data[:40]!r}")
+        self._is_asked = False
         return data
 
     def write(self, buffer: bytes, timeout: Any = None) -> None:
-        whole = memoryview(buffer)
+        whole, self._is_asked = memoryview(buffer), True
         try:
             for start in range(0, len(whole), WRITE_BYTES):
                 piece = whole[start : start + WRITE_BYTES]

@@ -27,7 +27,7 @@ from pathlib import Path
 from prepcache.daemon import waits
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, SYSTEM_SOCKET, own_root, own_socket
-from prepcache.protocol.units import shortened
+from prepcache.protocol.units import shortened, span_text
 from prepcache.settings import Address, Settings
 
 IDLE_EXIT_S = 600  # the daemon on demand stops when nobody did more than look for so long
@@ -37,7 +37,6 @@ LOG_NAME = "prepcached.log"
 LOCK_NAME = "start.lock"
 MAX_LOG_BYTES = 1 << 20  # a longer log is renamed at the next start, in place of the one renamed before
 SHORTER = "set PREPCACHED_ROOT to a folder with a shorter one"
-
 
 # The shell's `&` makes the daemon an orphan: the job neither reaps it nor shows it among its children. Its
 # redirections keep the pipe that carries the process id back from being inherited.
@@ -60,6 +59,10 @@ class Endpoint:
     def is_starting(self) -> bool:
         """Whether it was started on demand so shortly ago that it may not be ready yet."""
         return False
+
+    def who(self) -> str:
+        """Which process that is, and its log, where they are known."""
+        return ""
 
     def start(self, *, is_reading: bool = False) -> bool:
         """Starts the daemon where it is ours to start; whether it is worth waiting for."""
@@ -122,6 +125,7 @@ class Launcher(Endpoint):
         # -P: the daemon must not import a module of the folder that it happens to be started in.
         self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
         self._started_at = NEVER
+        self._has_ended = False  # without a word, so soon that it was started once more
 
     @property
     def has_store(self) -> bool:
@@ -129,19 +133,24 @@ class Launcher(Endpoint):
         return (self.root / "v1").is_dir()
 
     @property
-    def is_running(self) -> bool:
+    def pid(self) -> int:
+        """Of the daemon that was started and runs, or 0."""
         with contextlib.suppress(OSError, ValueError):
-            started = Path(f"/proc/{int((self.root / LOCK_NAME).read_text(encoding='ascii'))}/cmdline")
+            pid = int((self.root / LOCK_NAME).read_text(encoding="ascii"))
             # A zombie's is empty; another program may have got its id, or the daemon of another root.
-            return os.fsencode(self.socket) in started.read_bytes().split(b"\0")
-        return False
+            if os.fsencode(self.socket) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return pid
+        return 0
+
+    def who(self) -> str:
+        return f" (pid {pid}, log {self.log})" if (pid := self.pid) else f" (log {self.log})"
 
     @property
     def is_starting(self) -> bool:
         with contextlib.suppress(OSError):
             started_at = (self.root / LOCK_NAME).stat().st_mtime
             is_new = started_at > max(self.answered_at, time.time() - waits.STARTING_S)
-            return is_new and self.is_running
+            return is_new and bool(self.pid)
         return False
 
     def not_running(self) -> DaemonUnreachable:
@@ -166,12 +175,15 @@ class Launcher(Endpoint):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:  # another job is starting it
                     return True
-                if not listens(self.socket) and not self.is_running:
+                if not listens(self.socket) and not self.pid:
                     self._check_installed()
-                    if time.monotonic() - self._started_at < waits.FAILED_START_S:
-                        why = self._told_error() or "no reason given"
-                        raise self._failed(f"it exited at once: {why} (log: {self.log})")
-                    self._started_at = time.monotonic()
+                    now, why = time.monotonic(), self._told_error()
+                    is_early = now - self._started_at < waits.FAILED_START_S
+                    if is_early and (why or self._has_ended):
+                        told = f"it ended {span_text(now - self._started_at)} after its start"
+                        why = why or "it was killed, or gave no reason"
+                        raise self._failed(f"{told}: {why} (log: {self.log})")
+                    self._started_at, self._has_ended = now, is_early
                     os.pwrite(lock, f"{self._spawn():<20}".encode(), 0)
             finally:
                 os.close(lock)

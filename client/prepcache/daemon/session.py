@@ -2,7 +2,7 @@
 
 Invariants:
     1. One session a process and daemon, opened by its first use. A forked child has its own.
-    2. Every method answers within the process's wait budget (wait_budget.py) or raises `DaemonUnreachable`.
+    2. Every method answers within the process's wait budget (waits.py) or raises `DaemonUnreachable`.
     3. A daemon that forgot us gives a new session, in which data sets take their holds again.
 
 Locking: `_opening` is held while the session is opened, and waited for within the budget.
@@ -30,7 +30,7 @@ from prepcache import forks
 from prepcache.daemon import transfer, waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.heartbeat import Heartbeat
-from prepcache.daemon.wait_budget import OwnTime, WaitBudget, own_time
+from prepcache.daemon.waits import OwnTime, WaitBudget, own_time
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
     DaemonUnreachable,
@@ -312,7 +312,7 @@ class Session:
             self._opening.release()
 
     def _budget_here(self) -> WaitBudget:
-        if self.heartbeat.is_me:
+        if self.heartbeat.thread is threading.current_thread():
             return OwnTime(waits.REOPEN_S)
         own_s = 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage
         return OwnTime(own_s) if own_s else self.budget
@@ -416,7 +416,7 @@ class Session:
         closes_at = self._closes_at = self._closes_at or time.monotonic() + waits.HANDOVER_S
         while self.is_away and (rest_s := closes_at - time.monotonic()) > 0:
             self.heartbeat.look()
-            self.heartbeat.wait(min(rest_s, waits.ALIVE_S))
+            self.heartbeat.is_back.wait(min(rest_s, waits.ALIVE_S))
             if self.is_away and not self._starts():
                 self.start_again()  # says why the one that started has ended
             elif self.is_away and is_first:
