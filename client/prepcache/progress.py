@@ -67,7 +67,7 @@ class Once:
 
     TOPICS = (
         "ranks", "drawn", "nothing", "drifted", "left", "files", "started", "unseen", "unobserved",
-        "taken",
+        "taken", "lost",
     )  # fmt: skip
 
     def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:

@@ -73,7 +73,7 @@ class Preprocessing:
         self.is_lazy = self.keeps = given.lazy
         self.num_workers, self.executor, self.progress = given.num_workers, given.executor, given.progress
         self.opened_in = os.getpid()
-        self._said = said or Once()
+        self.said = said or Once()
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class Preprocessing:
 
     def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
         """Says a line; of a `topic` of what is wrong once, whichever process comes upon it."""
-        if self.is_speaker and (not topic or self._said.is_news(topic)):
+        if self.is_speaker and (not topic or self.said.is_news(topic)):
             say(line, self.progress, is_wrong=is_wrong or bool(topic))
 
     def say_of_it(self, text: str, topic: str = "", *, is_wrong: bool = False) -> None:

@@ -1,5 +1,6 @@
 """WaitBudget: what a process may lose to its daemon, counted on a clock of the test's own."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from prepcache.daemon import waits
 from prepcache.daemon.waits import OwnTime, WaitBudget
 from prepcache.errors import DaemonUnreachable, NotFound
+from support.observing import told_by_child
 from support.stores import Clock
 
 URL = "unix:///somewhere"
@@ -182,3 +184,15 @@ def test_a_person_who_asks_has_all_of_the_time(clock):
     with pytest.raises(DaemonUnreachable):
         OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", failing(clock, "absent", 0.0))
     assert OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", starting(clock), start=lambda: True) == "up"
+
+
+def test_what_one_worker_has_waited_for_the_next_does_not(budget, clock, caplog):
+    def asks() -> bool:
+        with contextlib.suppress(DaemonUnreachable):
+            budget.run(URL, failing(clock, "broken"))
+        return budget.is_away
+
+    assert told_by_child(asks) and told_by_child(lambda: budget.is_away)
+    assert not budget.is_gone and asks() and not caplog.records, "a worker has said it"
+    budget.come_back()
+    assert not told_by_child(lambda: budget.is_away)

@@ -142,14 +142,10 @@ class Heartbeat:
             )
             self.dropped.difference_update(told.dropped)
             self.found = (0, 0.0)
+        path = f"{wire.API}/sessions/{header.partition('.')[0]}/beat"
         try:
             answer: wire.BeatAnswer = session.client.transport.call(
-                "POST",
-                f"{wire.API}/sessions/{header.partition('.')[0]}/beat",
-                told,
-                limit_s=limit_s,
-                gives=wire.BeatAnswer,
-                session=header,
+                "POST", path, told, limit_s=limit_s, gives=wire.BeatAnswer, session=header
             )
         except BaseException:
             self.note_found(told.found_items, told.saved_s)

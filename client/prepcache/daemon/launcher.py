@@ -60,8 +60,7 @@ class Endpoint:
         """Whether it was started on demand so shortly ago that it may not be ready yet."""
         return False
 
-    def who(self) -> str:
-        """Which process that is, and its log, where they are known."""
+    def who(self) -> str:  # its process and log, where they are known
         return ""
 
     def start(self, *, is_reading: bool = False) -> bool:

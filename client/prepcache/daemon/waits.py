@@ -9,7 +9,8 @@ Invariants:
        outage may cost `FIRST_SHARE` of it, each later one half of what is left. Below `LEAST_S`, it is final.
     2. Not charged: a long poll that is answered in time, the first `FREE_S` of every answered request, and
        the time for which this process itself was stopped.
-    3. One warning an outage, naming the daemon and what happens now; none where the caller excuses it.
+    3. One warning an outage, of all processes that fork from one another, naming the daemon and what happens
+       now; none where the caller excuses it.
     4. Background threads wait on their own time (`on_own_time`), and people as long as they wish: neither
        spends the budget, nor waits for it (`OwnTime`).
 
@@ -20,12 +21,14 @@ from __future__ import annotations
 
 import logging
 import math
+import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from prepcache import forks
 from prepcache.errors import DaemonUnreachable
 from prepcache.forks import ForkLock
 
@@ -103,8 +106,15 @@ class WaitBudget:
         self._spent_s = 0.0
         self._allowed_s = budget_s * FIRST_SHARE
         self._outage: str | None = None
+        self._is_told = mmap.mmap(-1, 1)  # 1: an outage was told, by any of the processes that fork from this
         self.warned = ""  # the message of the one warning of an outage; empty before it
         self.has_met = False  # whether the daemon has ever answered this process
+        forks.note(self)
+
+    def after_fork(self) -> None:
+        """A worker does not wait for what another one of its job has waited for: it looks (heartbeat.py)."""
+        if self._is_told[0] and self._outage is None:
+            self._outage = "the daemon has not answered another process of this job"
 
     @property
     def remaining_s(self) -> float:
@@ -133,7 +143,7 @@ class WaitBudget:
     def come_back(self) -> None:
         with self._lock:
             if self.is_away:
-                self._outage, self.warned, self.has_met = None, "", True
+                self._outage, self.warned, self.has_met, self._is_told[0] = None, "", True, 0
                 left_s = self.budget_s - self._spent_s
                 self._allowed_s = self._spent_s + max(LEAST_S, left_s / 2)
 
@@ -151,23 +161,26 @@ class WaitBudget:
         self, url: str, why: str, *, is_final: bool = True, is_quiet: bool = False
     ) -> DaemonUnreachable:
         with self._lock:
-            is_news = self._outage is None or is_final
+            is_news, is_told = self._outage is None or is_final, False
             if is_news:
                 self._outage = why
             if is_final:
                 self._spent_s = math.inf
+            else:
+                is_told, self._is_told[0] = self._is_told[0] == 1, 1
         if is_news and not is_quiet:
-            self.warn(url, why, GOES_ON if is_final else UNTIL_IT_ANSWERS)
+            self.warn(url, why, GOES_ON if is_final else UNTIL_IT_ANSWERS, is_told=is_told)
         return DaemonUnreachable(why, url=url, why="gone")
 
-    def warn(self, url: str, message: str, consequence: str = GOES_ON) -> None:
+    def warn(self, url: str, message: str, consequence: str = GOES_ON, *, is_told: bool = False) -> None:
         """Says `message`, the first time only; through logging, which never raises into the job."""
         with self._lock:
             if self.warned:
                 return
             self.warned = message
         where = "" if url in message else f"{url}: "
-        _log.warning("prepcache: %s%s; %s", where, message, consequence)
+        if not is_told:
+            _log.warning("prepcache: %s%s; %s", where, message, consequence)
 
     def run(
         self,
@@ -194,7 +207,7 @@ class WaitBudget:
             started, limit_s, free_s = self._clock(), self.remaining_s + wait_s, wait_s + FREE_S
             try:
                 answer = attempt(limit_s=limit_s)
-                self.has_met = True
+                self.has_met, self._is_told[0] = True, 0
                 return answer
             except DaemonUnreachable as error:
                 free_s, failure = 0.0, error

@@ -308,8 +308,8 @@ class Committer:
             return
         self.reason, self.is_declined = reason, is_declined
         if not self.is_filling:
-            if reason != self._artifacts.reason:
-                self._task.by.say_of_it(f"new samples are not stored: {reason}", "left")
+            if reason != self._artifacts.reason and self._task.by.said.is_news("left"):
+                log.warning("prepcache: new samples are not stored: %s", reason)
             self._artifacts.reason = reason
 
     # -- one commit
@@ -371,10 +371,11 @@ class Committer:
 
     def on_close(self) -> None:
         """Commits what waits, of all chunks of a stream; a job, no worker, waits for a daemon that starts."""
-        is_worker, alike = parent_process() is not None, [*_COMMITTERS]
-        if lost := sum(one._end(is_worker) for one in alike if one._artifacts is self._artifacts):
-            which, maker = count_text(lost, "sample", "samples"), "a worker" if is_worker else "this job"
-            told = f"{self._artifacts.recipe.name}: {which} that {maker} made could not be stored"
+        is_worker, alike, by = parent_process() is not None, [*_COMMITTERS], self._task.by
+        lost = sum(one._end(is_worker) for one in alike if one._artifacts is self._artifacts)
+        if lost and (not is_worker or by.said.is_news("lost")):  # else those of each epoch would say it
+            which = f"{count_text(lost, 'sample', 'samples')} that this job"
+            told = f"{by.name}: {'samples that workers' if is_worker else which} made could not be stored"
             log.warning("prepcache: %s: the daemon is away", told)
 
     def _end(self, is_worker: bool) -> int:

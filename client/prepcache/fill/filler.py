@@ -165,7 +165,9 @@ class Fill:
 
     def _note_end(self, reason: str, *, is_declined: bool) -> None:
         task, artifacts = self._task, self._artifacts
-        artifacts.note_filled(reason, is_declined=is_declined)
+        if artifacts.mode.is_writing:
+            artifacts.reason = reason
+        artifacts.is_known = artifacts.is_known and (not reason or is_declined)
         computed = np.setdiff1d(self._computed, self._waited).astype("i8")
         found = task.tally.note_fill(computed, self._waited, self._pace.cost_s)
         artifacts.session.heartbeat.note_found(*found)

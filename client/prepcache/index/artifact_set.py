@@ -209,12 +209,6 @@ class ArtifactSet(RecipeIndex):
             self.is_used, self._told_at = False, now
             self.session.heartbeat.note_used(ref.digest for ref in self.refs)
 
-    def note_filled(self, reason: str, *, is_declined: bool) -> None:
-        """A fill has ended; `reason` says why something of it was not committed."""
-        if self.mode.is_writing:
-            self.reason = reason
-        self.is_known = self.is_known and (not reason or is_declined)
-
     def budget_bytes(self) -> int:
         if self._budget_bytes is None and self.mode.is_writing and not self.session.is_gone:
             with contextlib.suppress(PrepcacheError):
