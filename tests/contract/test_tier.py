@@ -1,5 +1,6 @@
 """Two daemons and one bucket: what one made, the other fetches; a bad bucket costs only the work."""
 
+import asyncio
 import base64
 import json
 import os
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 
 from prepcache.errors import ConfigError, StoreError
+from prepcached import maintenance
 from prepcached.config import load
+from prepcached.store.compaction import FANOUT
 from prepcached.tier import bucket
 from prepcached.tier import tier as tiers
 from prepcached.tier.manifests import MAX_OBJECT_BYTES, Manifests
 from support.fleet import ITEMS, asked, be_patient, box
-from support.serving import Serving, serving
+from support.serving import Serving, serving, wait_until
 from support.stores import OTHER_RECIPE, RECIPE, item, items_of
 
 
@@ -57,7 +60,8 @@ def test_a_second_box_fetches_what_the_first_has_made(tmp_path, tier):
         metrics = second.http().get("/metrics").text
         assert "prepcache_tier_hits_total 1.0" in metrics and "prepcache_tier_up 1.0" in metrics
         page = second.http().get("/").text
-        assert "<dt>fetched</dt><dd><bdi>1 artifact," in page
+        for name, text in (("fetched", "1 artifact,"), ("not there", "1 request"), ("could not tell", "0 ")):
+            assert f"<dt>{name}</dt><dd><bdi>{text}" in page
         assert not second.store.check()
 
 
@@ -65,6 +69,14 @@ def test_a_commit_is_copied_without_being_asked_to(tmp_path, tier):
     with box(tmp_path / "first", tier) as first:
         first.job().fill(first.store.staging, ITEMS)
     assert len(objects(tier)) == 1  # a stop copies what waits
+
+
+def test_a_stop_does_not_wait_for_a_bucket_that_hangs(tmp_path, tier, monkeypatch, caplog):
+    monkeypatch.setattr(bucket.Bucket, "put", lambda *_, **__: asyncio.Event().wait())
+    monkeypatch.setattr(tiers, "DRAIN_S", 0.1)
+    with box(tmp_path / "first", tier) as first:
+        first.job().fill(first.store.staging, ITEMS)
+    assert "recipes not copied to the tier before the stop: 1" in caplog.text
 
 
 def test_what_the_full_queue_drops_is_counted_and_copied_later(tmp_path, tier, monkeypatch):
@@ -196,28 +208,22 @@ def test_what_is_of_no_use_to_a_job_is_fetched_once(tmp_path, tier):
         assert second.http().get("/v1/tier").json()["hits"] == 1
 
 
-def test_pull_fetches_a_recipe_a_few_artifacts_at_a_time(tmp_path, tier, monkeypatch):
-    """One that no job asked for."""
+def test_pull_fetches_what_is_not_here(tmp_path, tier, monkeypatch):
+    """A recipe that no job has asked for, and nothing that was merged since it was pulled before."""
+    monkeypatch.setattr(maintenance, "TURN_S", 3600.0)
     with box(tmp_path / "first", tier) as first:
         job = first.job()
-        for name in range(7):
+        for name in range(FANOUT):
             job.fill(first.store.staging, [name])
-        assert first.http().post("/v1/tier/push").json()["artifacts"] == 7
-    running: list[int] = []
-    stream = bucket.Bucket.stream
-
-    def counted(*given: Any) -> Any:
-        running.append(len(second.daemon.commits))
-        return stream(*given)
-
-    monkeypatch.setattr(bucket.Bucket, "stream", counted)
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == FANOUT
+    monkeypatch.setattr(maintenance, "TURN_S", 0.01)
     with box(tmp_path / "second", tier) as second:
         http = second.http()
-        for fetched in (7, 0):
+        for fetched in (FANOUT, 0):
             assert http.post("/v1/tier/pull", json={"recipe": RECIPE}).json()["artifacts"] == fetched
-        assert sum(one["items"] for one in second.job().resolve().json()["artifacts"]) == 7
+            assert wait_until(lambda: second.store.stats().entries == 1), "they are merged"
+        assert len(items_of(second.store)) == FANOUT
         assert http.post("/v1/tier/pull", json={"recipe": "0" * 64}).status_code == 404
-    assert max(running) == tiers.DOWNLOADS
 
 
 def test_a_fetch_that_failed_at_its_end_is_looked_up(tmp_path, tier, monkeypatch):

@@ -18,9 +18,9 @@ def make(item):
     time.sleep(0.002)
     return np.full(4, item)
 
-count = int(sys.argv[1])
+count, how = int(sys.argv[1]), sys.argv[2]
 barrier()
-ds = prepcache.CachedDataset(list(range(count)), make, progress=False)
+ds = prepcache.CachedDataset(list(range(count)), make, lazy=how == "lazy", progress=False)
 assert all((ds[at] == at).all() for at in range(count))
 tell(ds)
 """
@@ -64,27 +64,28 @@ tell(shown=[bool(one.any()) for one in found])
 """
 
 
-def run(jobs: Jobs, boxes: list[Serving], each: int) -> list[dict[str, Any]]:
+def run(jobs: Jobs, boxes: list[Serving], each: int, how: str) -> list[dict[str, Any]]:
     """So many jobs on every machine, all at once."""
     script = jobs.write(JOB)
     urls = [f"unix://{one.uds}" for one in boxes for _ in range(each)]
-    return facts_together([jobs.start(script, COUNT, PREPCACHE_URL=url) for url in urls])
+    return facts_together([jobs.start(script, COUNT, how, PREPCACHE_URL=url) for url in urls])
 
 
-def test_four_boxes_make_every_item_once(jobs, tmp_path):
+@pytest.mark.parametrize("how", ["prepared", "lazy"])
+def test_four_boxes_make_every_item_once(how, jobs, tmp_path):
+    """With 16 jobs; a fifth box calls the function 0 times."""
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     with contextlib.ExitStack() as stack:
         _, given = stack.enter_context(lead(tmp_path / "lead"))
         boxes = [stack.enter_context(box(tmp_path / f"box{at}", bucket, upstream=given)) for at in range(4)]
-        facts = run(jobs, boxes, each=2)
-        assert all(one["hit"] + one["computed"] + one["waited"] == COUNT for one in facts)
+        facts = run(jobs, boxes, 4, how)
         calls = jobs.calls()
         assert sorted(calls) == list(range(COUNT)) and set(calls.values()) == {1}
         assert sum(one["computed"] for one in facts) == COUNT
         jobs.forget()
         fifth = stack.enter_context(box(tmp_path / "fifth", bucket, upstream=given))
-        [told] = run(jobs, [fifth], each=1)
+        [told] = run(jobs, [fifth], 1, how)
         assert (told["computed"], jobs.calls()) == (0, {})
 
 

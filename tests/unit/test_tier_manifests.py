@@ -24,8 +24,9 @@ def row(number: int, items: int = 2, edition: int = 0, observed: tuple[str, ...]
     return Row(name, 100 + number, b"".join(digests), 0.5, edition, observed)
 
 
-def test_many_rows_are_split_into_objects_that_can_be_read():
-    rows = [row(number, items=200_000) for number in range(5)]
+@pytest.mark.parametrize(("count", "items"), [(5, 200_000), (manifest.MAX_ROWS + 1, 1)])
+def test_many_rows_are_split_into_objects_that_can_be_read(count, items):
+    rows = [row(number, items) for number in range(count)]
     objects = list(manifest.encode(rows))
     assert len(objects) > 1
     assert all(len(data) <= manifest.MAX_OBJECT_BYTES for data in objects)

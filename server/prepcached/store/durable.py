@@ -15,6 +15,7 @@ NOTE [ Commit order ]
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import secrets
@@ -25,6 +26,14 @@ from collections.abc import Iterator
 _COPY_BYTES = 64 << 20
 """Bytes a call of copy_file_range; bounded so that a copy can be interrupted."""
 BLOCK_BYTES = 4096
+SYNC_FILE_RANGE_WRITE = 2
+_LIBC = ctypes.CDLL(None)
+_LIBC.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+def begin_flush(fd: int) -> None:
+    """Has the kernel begin to write a file's bytes to the disk, so that its fsync takes less time."""
+    _LIBC.sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE)
 
 
 def fsync_folder(path: str) -> None:

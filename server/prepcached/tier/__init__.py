@@ -5,10 +5,7 @@
     manifests/v1/<recipe>/<scope>/<random>.json   rows: an artifact's digest, size, items, cost
 
 Invariants:
-    1. "Absent" and "could not tell" differ: a failure is counted, pauses the tier, and is never taken for a
-       miss.
-    2. Manifests are bounded and checked; an artifact's bytes must have the digest that names them.
+    1. A failure pauses the tier, and is never taken for a miss. Nothing here stops a job.
+    2. An artifact's bytes must have the digest that names them.
     3. An object of a manifest is deleted only after another one that has all its rows was written.
-    4. Nothing here stops a job: a bucket that fails is left alone, and so is what takes longer than to make
-       it.
 """

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,20 +21,21 @@ from prepcache.digests import DIGEST_BYTES, Digest
 from prepcache.protocol.wire import MAX_STAGED_BYTES
 from prepcached.leases import digests
 from prepcached.store import scopes
-from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, Damaged
+from prepcached.store.queries import chunks
+from prepcached.tier.bucket import MAX_LISTED, Absent, Bucket, CouldNotTell, Damaged
 
 LOG = logging.getLogger(__name__)
 
 PREFIX = "manifests/v1"
 FRESH_S = 10.0  # how long a manifest that was read counts as the newest
 KEPT_ITEMS = 4_000_000
-"""Of all recipes together: about 600 MB; what was used longest ago is read again when it is asked for."""
+"""Of all recipes together, about 600 MB; beyond that, other recipes than the one asked for are forgotten."""
 MAX_OBJECTS = 4096
-MAX_LISTED = 1_000_000  # objects of all recipes, or artifacts, that are looked at in one go
 COMPACTED_AT = 16  # objects of one recipe that are rewritten as one
+AT_ONCE = 8  # objects that are read at the same time
 TRIES = 4  # readings of a list whose objects are compacted away meanwhile
 MAX_OBJECT_BYTES = 32 << 20  # larger objects, of rows of over 500,000 items, are not read
-MAX_ROWS = 20_000  # of one recipe, over all its objects
+MAX_ROWS = 20_000  # of one object, and of one recipe over all its objects
 MAX_ITEMS = 1 << 18  # of one artifact, so that its row always fits into an object
 MAX_OBSERVED = 4096  # chunks of observed inputs that one artifact names
 
@@ -107,7 +107,8 @@ def encode(rows: Iterable[Row]) -> list[bytes]:
     size_bytes = 0
     for row in rows:
         encoded = msgspec.json.encode(row)
-        if not parts or size_bytes + len(encoded) > MAX_OBJECT_BYTES // 2:
+        is_full = size_bytes + len(encoded) > MAX_OBJECT_BYTES // 2
+        if not parts or is_full or len(parts[-1]) == MAX_ROWS:
             parts.append([])
             size_bytes = 0
         parts[-1].append(msgspec.Raw(encoded))
@@ -156,14 +157,13 @@ class Manifests:
     def __init__(self, bucket: Bucket, clock: Callable[[], float] = time.monotonic) -> None:
         self._bucket = bucket
         self._clock = clock
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: dict[str, Known] = {}
 
     async def of(self, recipe: str, *, max_age_s: float = FRESH_S) -> Known:
         """What the bucket has of a recipe, scoped; all methods may raise CouldNotTell."""
+        if sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS:
+            self._known = {name: one for name, one in self._known.items() if name == recipe}
         known = self._known.setdefault(recipe, Known())
-        self._known.move_to_end(recipe)
-        while len(self._known) > 1 and sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS:
-            self._known.popitem(last=False)
         async with known.lock:
             if self._clock() - known.read_at >= max_age_s:
                 await self._read(recipe, known)
@@ -171,7 +171,7 @@ class Manifests:
 
     async def named(self) -> set[str]:
         """The artifacts of all recipes; raises Damaged, or Absent, where there may be more."""
-        names, found = await self._bucket.names(f"{PREFIX}/", MAX_LISTED), set[str]()
+        names, found = await self._bucket.names(f"{PREFIX}/"), set[str]()
         for name in names:
             rows = await self._object(name, Known())
             if rows is None or len(names) == MAX_LISTED:
@@ -201,8 +201,11 @@ class Manifests:
     async def _read(self, recipe: str, known: Known) -> None:
         for _ in range(TRIES):
             names = await self._bucket.names(_folder(recipe) + "/", MAX_OBJECTS)
+            objects: dict[str, list[Row] | None] = {}
             try:
-                objects = {name: await self._object(name, known) for name in names}
+                for some in chunks(names, AT_ONCE):
+                    read = await asyncio.gather(*(self._object(name, known) for name in some))
+                    objects.update(zip(some, read, strict=True))
                 break
             except Absent:  # compacted away since it was listed
                 continue

@@ -22,7 +22,6 @@ from typing import Any, BinaryIO, TypeVar
 from blake3 import blake3
 
 from prepcache.artifact.header import read_header
-from prepcache.digests import Digest
 from prepcache.errors import (
     ArtifactError,
     BadRequest,
@@ -35,8 +34,7 @@ from prepcache.protocol.wire import ArtifactRef, StagedFile
 from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease
 from prepcached.metrics import TIER, Counters
-from prepcached.store import scopes
-from prepcached.store.queries import chunks
+from prepcached.store import durable, scopes
 from prepcached.tier.bucket import (
     STALL_S,
     TICK_S,
@@ -48,7 +46,7 @@ from prepcached.tier.bucket import (
     Damaged,
     Outage,
 )
-from prepcached.tier.manifests import FRESH_S, MAX_LISTED, PREFIX, Known, Manifests, Row, brings_nothing
+from prepcached.tier.manifests import FRESH_S, Index, Known, Manifests, Row, brings_nothing, index
 from prepcached.tier.upstream import Upstream
 
 T = TypeVar("T")
@@ -106,7 +104,7 @@ class Tier:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._copier = loop.create_task(self._copy_due())
-        probe = self._outage.watch(lambda: self._bucket.names(f"{PREFIX}/", 1))
+        probe = self._outage.watch(lambda: self._bucket.names("", 1))
         self._tasks = [self._copier, loop.create_task(probe)]
         if self.upstream is not None:
             self._tasks.append(loop.create_task(self.upstream.watch()))
@@ -117,7 +115,7 @@ class Tier:
             fetch.cancel()
         self._is_closing = True
         if not (await asyncio.wait([self._copier], timeout=DRAIN_S))[0]:
-            LOG.warning("%d recipes were not copied to the tier before the stop", len(self._due) + 1)
+            LOG.warning("recipes not copied to the tier before the stop: %d", len(self._due) + 1)
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks, timeout=END_S)
@@ -156,8 +154,7 @@ class Tier:
         """Leases, and begins to fetch, the artifacts of the bucket that have some of these items.
 
         Args:
-            recipe: scoped, and registered.
-            items: n * 32 bytes; what a job lacks, which will own what is fetched.
+            recipe: scoped, and registered; `items`: n * 32 bytes, what a job lacks.
             max_age_s: of the manifest; `limit_s`: how long it may be waited for.
         """
         daemon, known, began = self._daemon, None, self._daemon.clock()
@@ -211,11 +208,9 @@ class Tier:
                 began = daemon.clock()
                 if self._outage.is_on:  # another download failed while this one waited
                     raise CouldNotTell(self._outage.last_failure)
-                digest = await self._download(row, name)
-                staged = StagedFile(name, row.size_bytes)
-                done = await daemon.slow(
-                    daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid, hashed=digest
-                )
+                await self._download(row, name)
+                staged, take = StagedFile(name, row.size_bytes), daemon.store.commit
+                done = await daemon.slow(take, commit.recipe, staged, owner_uid=owner_uid, hashed=row.digest)
         except BaseException as error:
             daemon.leases.forget_generation(commit.recipe)  # the store may have taken what it could not say
             daemon.leases.abort_commit(commit)
@@ -244,7 +239,7 @@ class Tier:
         self._counted.add(bad=is_bad)
         LOG.warning("artifact %s of the tier: a job preprocesses its items: %s", row.digest, error)
 
-    async def _download(self, row: Row, name: str) -> Digest:
+    async def _download(self, row: Row, name: str) -> None:
         """Writes and hashes an artifact's bytes in the staging folder, one piece while another comes."""
         daemon, hasher = self._daemon, blake3()
         limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
@@ -259,9 +254,8 @@ class Tier:
                 await asyncio.shield(writing)
             finally:
                 await asyncio.wait([writing])  # it uses the file
-        if (digest := Digest(hasher.hexdigest())) != row.digest:
+        if hasher.hexdigest() != row.digest:
             raise Damaged(f"its bytes do not have the digest {row.digest}")
-        return digest
 
     # -- writing back
 
@@ -314,8 +308,7 @@ class Tier:
                     await bucket.put(f"recipes/v1/{scopes.digest(recipe)}.json", text.encode())
             try:
                 for ref in left:
-                    path = Path(daemon.store.objects, ref.digest[:2], ref.digest)
-                    opened = await daemon.slow(_opened, path, ref)
+                    opened = await daemon.slow(_opened, daemon.store.objects, ref)
                     if opened is None:
                         continue
                     file, row = opened
@@ -364,12 +357,10 @@ class Tier:
         known = await self._asked(self._manifests.of(recipe, max_age_s=0))
         resolved = await daemon.slow(store.resolve, recipe)
         daemon.leases.raise_generation(recipe, resolved.generation)
-        here = {ref.digest for ref in resolved.artifacts}
-        lacking = [row for row in known.rows.values() if row.digest not in here]
-        done: list[bool] = []
-        for some in chunks(lacking, DOWNLOADS):
-            fetches = [self._fetch_free(recipe, known, row, owner_uid) for row in some]
-            done += [await fetch for fetch in fetches if fetch is not None]
+        here = await daemon.slow(_index, store.objects, resolved.artifacts)
+        lacking = [row for row in known.rows.values() if not brings_nothing(row, here)]
+        fetches = [self._fetch_free(recipe, known, row, owner_uid) for row in lacking]
+        done = [await fetch for fetch in fetches if fetch is not None]
         return sum(done), len(done) - sum(done)
 
     async def garbage(self, *, delete: bool) -> list[str]:
@@ -380,7 +371,7 @@ class Tier:
         except (Absent, Damaged) as error:  # absent: rewritten just now
             raise StoreError(f"nothing was deleted: {error} in the tier cannot be read whole") from None
         # After the manifests: what has been copied since they were read is too young to be listed.
-        listing = self._bucket.names("cas/v1/", MAX_LISTED, min_age_s=GARBAGE_AGE_S)
+        listing = self._bucket.names("cas/v1/", min_age_s=GARBAGE_AGE_S)
         found = [name for name in await self._asked(listing) if name.rsplit("/", 1)[-1] not in named]
         if delete and found:
             await self._asked(self._bucket.delete(found))
@@ -406,16 +397,27 @@ def _write(fd: int, piece: memoryview, hasher: blake3) -> None:
     hasher.update(piece)
     while piece:
         piece = piece[os.write(fd, piece) :]
+    durable.begin_flush(fd)
 
 
-def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
+def _opened(objects: str, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
     """An artifact here, which stays open though it is evicted, and its row; None: it cannot be read."""
+    path = Path(objects, ref.digest[:2], ref.digest)
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(path.open("rb"))
             items = read_header(file.fileno()).item_digests.tobytes()
         except (ArtifactError, OSError) as error:
-            LOG.warning("%s is not copied to the tier: %s", path, error)
+            LOG.warning("%s cannot be compared with the tier: %s", path, error)
             return None
         stack.pop_all()
     return file, Row(ref.digest, ref.size_bytes, items, ref.cost_s, ref.edition, ref.observed)
+
+
+def _index(objects: str, refs: Iterable[ArtifactRef]) -> Index:
+    """Which of these artifacts here have which items."""
+    rows = []
+    for file, row in filter(None, (_opened(objects, ref) for ref in refs)):
+        file.close()
+        rows.append(row)
+    return index(rows)
