@@ -33,10 +33,10 @@ from urllib.parse import unquote, urlparse
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.import_graph import read_source
+from prepcache.keys.code.import_graph import SourceFile, read_source
 from prepcache.keys.code.names import SCALARS
 from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
-from prepcache.keys.files.stamps import Stamp, path_stamp, racy_window_ns
+from prepcache.keys.files.stamps import Stamp, path_stamp
 from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 4
@@ -335,29 +335,27 @@ def runs_as_written(path: str, *, is_library: bool = False) -> bool:
     """Whether what this process has loaded from a file, if anything, is what the file holds now."""
     if not path.endswith(".py"):
         return not _is_other_machine_code(path)
-    return all(_is_as_written(m, path, is_library) for m in loaded_from(path) if type(m) is ModuleType)
-
-
-def _is_as_written(module: ModuleType, path: str, is_library: bool) -> bool:
-    """Whether a module holds what the text of its file says, as far as functions and literals show. What the
-    file's own code may fill is not told, and in a library neither are None and containers. If the file may
-    have changed since this process began, all definitions of a name must match, and containers."""
+    modules = [one for one in loaded_from(path) if type(one) is ModuleType]
     try:
-        source = read_source(path, module.__name__)
+        source = read_source(path, path) if modules else None
     except UnkeyableError:
         return False
-    changed_ns = max(source.stamp[3:]) + racy_window_ns(source.stamp[0])
-    is_young = not is_library and changed_ns > started_ns()
+    if source is None:
+        return True
+    is_older = not is_library and may_be_older(path, source.stamp)
+    return not is_older and all(_is_as_written(one, source) for one in modules)
+
+
+def _is_as_written(module: ModuleType, source: SourceFile) -> bool:
+    """Whether a module holds what a text says, as far as functions, numbers and texts show."""
     for name, value in list(vars(module).items()):
         functions = _own_functions(value) if isinstance(value, type) else [value]
         codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        if any(code.co_filename == path and not source.makes(code, is_only=is_young) for code in codes):
+        if any(code.co_filename == source.path and not source.makes(code) for code in codes):
             return False
-        literal = source.literals.get(name, value)
-        is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
-        if not is_young and type(literal) is type(value) and type(literal) in (dict, list, set):
-            is_fixed &= not source.alters.may_alter(name, type(literal))  # as a registry is filled
-        if literal is not value and is_fixed and not source.says(name, value):
+        literal = source.literals.get(name)
+        is_fixed = literal is not None and literal is not value and isinstance(literal, SCALARS)
+        if is_fixed and not source.says(name, value):
             return False
     return True
 

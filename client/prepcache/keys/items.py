@@ -35,6 +35,7 @@ from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
+from prepcache.forks import kept
 from prepcache.keys.encoding.builtins import SIMPLE, simple_key
 from prepcache.keys.encoding.encoder import (
     ENCODING_VERSION,
@@ -291,9 +292,13 @@ class ItemEncoder(Encoder):
             raise self.refuse(f"function {name}: its code would not count in an item; {self.ways_out}")
         return name.encode()
 
+    @kept
+    def labels(self) -> Labels:
+        return _labels(tuple(sys.path))
+
     def is_library(self, held: type | FunctionType) -> bool:
-        labels = _labels(tuple(sys.path))
-        return labels.is_library(held) if isinstance(held, FunctionType) else not labels.is_project(held)
+        by = self.labels
+        return by.is_library(held) if isinstance(held, FunctionType) else not by.is_project(held)
 
 
 @lru_cache(maxsize=1)

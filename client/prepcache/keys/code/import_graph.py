@@ -35,7 +35,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
-from prepcache.keys.code.names import Alters, all_names, texts_in
+from prepcache.keys.code.names import all_names, texts_in
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name, folders_of, loaded_from
 from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 
@@ -78,18 +78,11 @@ class SourceFile:
         return all_names(self.code)
 
     @kept
-    def alters(self) -> Alters:
-        return Alters([self.code])
-
-    @kept
     def _codes(self) -> frozenset[CodeType]:
         return frozenset(nested(self.code))
 
-    def makes(self, code: CodeType, *, is_only: bool = False) -> bool:
-        """Whether loading the file makes code that does the same; `is_only`: and no other under its name."""
-        if is_only:
-            same = [one for one in self._codes if one.co_qualname == code.co_qualname]
-            return {*map(fingerprint, same)} == {fingerprint(code)}
+    def makes(self, code: CodeType) -> bool:
+        """Whether loading the file makes code that does the same."""
         return code in self._codes or fingerprint(code) in map(fingerprint, self._codes)
 
     @kept
