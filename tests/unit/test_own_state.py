@@ -81,6 +81,31 @@ def test_a_change_beside_a_counter_in_a_container_is_named(project, name, path, 
     assert guard.check() == [name]
 
 
+SETTINGS = """
+import types
+ARGS = types.SimpleNamespace(size=1)
+class P:
+    n = 0
+    def __call__(self, x):
+        self.n += 1
+        try:
+            return x * ARGS.scale
+        except AttributeError:
+            return x
+f = P()
+"""
+
+
+def test_what_a_namespace_is_given_beside_a_counter_is_named(project):
+    project.write(prep=SETTINGS)
+    module = project.load()
+    _, guard = begun(module, 1)
+    module.f(2)
+    assert guard.check() == []
+    module.ARGS.scale = 3
+    assert guard.check() == ["prep.ARGS.scale"]
+
+
 COUNTS = """
 class P:
     n, size = 0, 2

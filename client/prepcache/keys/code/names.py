@@ -55,11 +55,11 @@ FRAME_READERS = frozenset(
 _BY_FRAME = FRAME_READERS | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
 }  # fmt: skip
-_NAMED = frozenset(dis.hasname)
-_SETS = ("STORE_ATTR", "DELETE_ATTR")
-_USES = ("LOAD_ATTR", "LOAD_METHOD", *_SETS)
-_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_USES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
+_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _OF_VARIABLES = (*_LOADS, "STORE_FAST", "STORE_DEREF", "DELETE_")
+_WHOLE = ""
+"""A use of an object that is no use of one attribute."""
 _ABSENT = object()
 _PLAIN = (staticmethod, classmethod)
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
@@ -106,12 +106,12 @@ def all_names(code: CodeType) -> set[str]:
 
 
 def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
-    """The attributes of an object whose names stand in one of its methods, or in methods and properties whose
-    names stand there; None for all of them."""
+    """The attributes of an object that one of its methods reads, also through the methods and properties that
+    it reaches by `self`; None for all of them."""
     cls, own = type(owner), attributes_of(owner)
     ways = ("__getattribute__", "__getattr__", "__setattr__", "__delattr__")
-    own_ways = {way for way in ways if _member(cls, way) is not vars(object).get(way, _ABSENT)}
-    if own_ways & {*ways[:2]}:
+    is_any, is_asked, *is_told = (_member(cls, way) is not vars(object).get(way, _ABSENT) for way in ways)
+    if is_any:
         return None
     found: set[str] = set()
     queue, seen = [function], set()
@@ -120,17 +120,19 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
         if code in seen:
             continue
         seen.add(code)
-        if not isinstance(code, CodeType) or not code.co_argcount or _hands_on(code, code.co_varnames[0]):
+        if not isinstance(code, CodeType) or not code.co_argcount:
             return None
-        steps = [step for one in nested(code) for step in dis.get_instructions(one) if step.opcode in _NAMED]
-        names = {str(step.argval) for step in steps}
-        is_set = any(step.opname in _SETS for step in steps)
-        if not names.isdisjoint(_BY_FRAME | {"super", "__dict__"}) or (is_set and own_ways):
+        uses = set(_uses(code, code.co_varnames[0]))
+        if (_WHOLE, True) in uses or not all_names(code).isdisjoint(_BY_FRAME | {"super", "__dict__"}):
             return None
-        found |= {str(step.argval) for step in steps if step.opname != "STORE_ATTR"}
-        for name in names:
+        found.update(name for name, is_read in uses if is_read)
+        for name, is_read in uses:
             member = _member(cls, name)
             kind = type(member)  # exactly: a subclass may have a `__get__` of its own
+            is_there = name in own or kind is FunctionType or kind in _PLAIN
+            # `__getattr__` is asked for what is not there, as by torch's modules.
+            if (any(is_told) and not is_read) or (is_asked and (kind is property or not is_there)):
+                return None
             if kind is FunctionType:
                 queue.append(member)
             elif kind is property:
@@ -145,9 +147,9 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
 
 
 def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
-    """The attributes that code may use of a variable around it; `()` for a use as a whole."""
-    names = all_names(code)
-    return {()} if _hands_on(code, name) or not _BY_FRAME.isdisjoint(names) else {(one,) for one in names}
+    """The attributes that code uses of a variable around it; `()` for a use as a whole."""
+    found: set[tuple[str, ...]] = {(used,) if used else () for used, _ in _uses(code, name)}
+    return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}
 
 
 def is_attribute_bag(value: Any) -> bool:
@@ -159,8 +161,8 @@ def _member(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
 
 
-def _hands_on(code: CodeType, name: str) -> bool:
-    """Whether code, or code nested in it, may use a variable otherwise than for an attribute of it."""
+def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
+    """The attributes of a variable that code and code nested in it use, and whether they are read."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for at, step in enumerate(steps):
         operand = step.argval if isinstance(step.argval, tuple) else (step.argval,)
@@ -168,10 +170,16 @@ def _hands_on(code: CodeType, name: str) -> bool:
             continue
         is_augmented = steps[at + 1].opname == "COPY" and steps[at + 1].arg == 1  # `self.n += 1`
         is_alone = operand[-1] == name and operand.count(name) == 1 and step.opname.startswith(_LOADS)
-        if not is_alone or steps[at + 1 + is_augmented].opname not in _USES:
-            return True
-    inner = (one for one in code.co_consts if isinstance(one, CodeType) and name in one.co_freevars)
-    return any(_hands_on(one, name) for one in inner)
+        after = steps[at + 1 + is_augmented]
+        if not is_alone or after.opname not in _USES:
+            yield _WHOLE, True
+            continue
+        yield str(after.argval), after.opname != "STORE_ATTR"
+        if is_augmented or after.opname == "DELETE_ATTR":  # which fails where there is none
+            yield str(after.argval), False
+    for const in code.co_consts:
+        if isinstance(const, CodeType) and name in const.co_freevars:
+            yield from _uses(const, name)
 
 
 class Alters:

@@ -71,8 +71,8 @@ def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, .
     if any(not one or (one[0] not in vars(bag) and hasattr(type(bag), one[0])) for one in chains):
         walk.count_value(label, bag, owner)
         return
-    for attribute in sorted({chain[0] for chain in chains} & vars(bag).keys()):
-        walk.count_value(f"{label}.{attribute}", vars(bag)[attribute], bag)
+    for attribute in sorted({chain[0] for chain in chains}):
+        walk.count_value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)
 
 
 def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...]) -> None:
