@@ -47,7 +47,7 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(fault, s3, tmp_path, monkey
     s3.fault = fault
     if fault == "slow":
         monkeypatch.setattr(bucket, "STALL_S", 2.0)
-        monkeypatch.setattr(tier, "ASKED_S", 1.5)
+        monkeypatch.setattr(tier, "ASKED_S", 0.9)
     with box(tmp_path / "second", URL) as second:
         job = second.job()
         assert asked(job, OLD) == (3, 0)

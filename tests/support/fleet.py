@@ -22,7 +22,6 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons of this process wait a minute for buckets and leads: on a busy machine slow is not broken."""
     for module, name in (
         (upstream_module, "CALL_S"),
-        (upstream_module, "LOOK_S"),
         (tier_module, "ASKED_S"),
         (bucket_module, "STALL_S"),
     ):

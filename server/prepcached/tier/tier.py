@@ -54,7 +54,9 @@ LOG = logging.getLogger(__name__)
 
 RETRY_S = 30.0  # how often a bucket that could not tell is asked until it answers
 DOWNLOADS = 4  # artifacts that are fetched at once
-ASKED_S = 1.5  # longest wait of a request for a lease for a manifest (see upstream.LOOK_S)
+ASKED_S = 0.9
+"""Longest wait for a manifest. A request for a lease waits for two and for the lead (`upstream.CALL_S`): less
+than 3 s, after which a job takes its daemon for silent."""
 AGAIN_S = 600.0
 """How long an artifact that was fetched, or that the store declined, is not fetched again: if the job still
 asks for its items, they are no use to it."""
@@ -144,27 +146,17 @@ class Tier:
     # -- reading through
 
     async def claim(
-        self,
-        recipe: str,
-        items: bytes,
-        session: Session,
-        max_age_s: float | None = None,
-        limit_s: float | None = None,
+        self, recipe: str, items: bytes, session: Session, max_age_s: float | None = None
     ) -> None:
-        """Leases, and begins to fetch, the artifacts of the bucket that have some of these items.
-
-        Args:
-            recipe: scoped, and registered; `items`: n * 32 bytes, what a job lacks.
-            max_age_s: of the manifest; `limit_s`: how long it may be waited for.
-        """
+        """Leases, and begins to fetch, the artifacts of the bucket that have some of the items (n * 32 bytes)
+        that a job lacks. The recipe is scoped, and registered; `max_age_s` is of the manifest."""
         daemon, known, began = self._daemon, None, self._daemon.clock()
         if not self._outage.is_usable:
             return
         if max_age_s is None:
             max_age_s = PUBLISH_S if self.order else FRESH_S
         with contextlib.suppress(TimeoutError):
-            reading = asyncio.shield(self._known(recipe, max_age_s))
-            known = await asyncio.wait_for(reading, ASKED_S if limit_s is None else limit_s)
+            known = await asyncio.wait_for(asyncio.shield(self._known(recipe, max_age_s)), ASKED_S)
         if known is None:
             self._outage.note_lost(began)
             return

@@ -50,9 +50,6 @@ IDLE_S = 3.0  # after which a piece that no job here works on is given back
 BEAT_S = 2.0
 HELD_AGE_S = 2.0
 """While other machines hold everything, the bucket is asked this often for what they have copied."""
-LOOK_S = 0.4
-"""Longest wait for a manifest after a lease. With tier.ASKED_S and CALL_S this is less than 3 s, after which
-a job takes its daemon for silent."""
 RETRY_S = 10.0
 
 M = TypeVar("M", bound=Message)
@@ -148,7 +145,7 @@ class Upstream:
             return None, ()
         try:
             max_age_s = HELD_AGE_S if piece is None else 0.0
-            await self._tier.claim(recipe, request.items, session, max_age_s, LOOK_S)
+            await self._tier.claim(recipe, request.items, session, max_age_s)
         finally:
             if piece is not None:
                 self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
