@@ -29,7 +29,6 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +43,7 @@ from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
 from prepcache.artifact.header import FOLIO_BYTES, MAPPED_BYTES, PAGE_BYTES
 from prepcache.artifact.reader import Column, Group, Mapping, libc
+from prepcache.forks import note
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -376,37 +376,33 @@ class Pool:
         self._kept_blocks = kept_blocks
         self._allocate = allocate
         self._small_bytes = small_bytes
-        self._start_empty()
+        # Blocks and where their arrays begin; guarded by _lock. The one handed out last is last.
+        self._blocks: list[tuple[Block, int]] = []
+        self.after_fork()
+        note(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()  # what referred to a block in the parent refers to it here, too
 
     def __reduce__(self) -> Any:
         return Pool, (self._kept_blocks, self._allocate, self._small_bytes)
-
-    def _start_empty(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        # Blocks and where their arrays begin; guarded by _lock. The one handed out last is last.
-        self._blocks: list[tuple[Block, int]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], size_bytes: int) -> npt.NDArray[Any]:
         """An uninitialised, writable, C-contiguous array of so many bytes, which nobody else can reach."""
         if size_bytes < self._small_bytes:
             return np.empty(shape, dtype)
-        if self._pid != os.getpid():
-            self._start_empty()
         with self._lock:
-            return np.ndarray(shape, dtype, *self._free_block(size_bytes))
+            return np.ndarray(shape, dtype, *self._free_block(size_bytes + PAGE_BYTES))
 
     def _free_block(self, size_bytes: int) -> tuple[Block, int]:
-        """Call with the lock. A block that nobody else refers to, and where in it `size_bytes` begin."""
-        size_bytes += PAGE_BYTES
-        wanted_bytes = _rounded(size_bytes)
+        """Call with the lock. A block that nobody else refers to, and where in it an array begins."""
         blocks = self._blocks
         for position in reversed(range(len(blocks) if _IS_COUNT_EXACT else 0)):
-            fits = size_bytes <= blocks[position][0].size <= 2 * wanted_bytes
+            fits = size_bytes <= blocks[position][0].size <= 2 * size_bytes
             if fits and _references(blocks, position) == _UNUSED_REFERENCES:
                 blocks.append(blocks.pop(position))
                 return blocks[-1]
-        block = self._allocate(wanted_bytes)
+        block = self._allocate(_rounded(size_bytes))
         blocks.append((block, (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES))
         del blocks[: -self._kept_blocks]
         return blocks[-1]
