@@ -184,6 +184,7 @@ class Samples:
     def follow(self) -> None:
         by, missing, total = self.by, len(self.catalogue.missing), len(self.catalogue.distinct)
         if missing and by.artifacts.mode.is_writing:
+            by.artifacts.budget_bytes(), self._making()  # else each worker that is forked asks, and loads it
             self._progress = by.shown(total, total - missing, is_background=True)
             by.artifacts.session.listen(self)
 

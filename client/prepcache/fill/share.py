@@ -203,7 +203,10 @@ class Share:
             generation = self._artifacts.generation
             self._settle_found(among)  # a beat may have looked
             fresh = self._in_state(FRESH, among) if among is not None else self._fresh_in_order()
-            want = self.pace.want(len(fresh), len(self.holders))
+            # What is left of a batch says nothing of what is left to do.
+            missing = self._catalogue.places.artifact == MISSING
+            left = len(fresh) if among is None else np.count_nonzero(missing)
+            want = self.pace.want(left, len(self.holders))
             if self._session.is_away:
                 return self._take_unleased(fresh, want)
             window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
