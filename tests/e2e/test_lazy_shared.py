@@ -218,12 +218,7 @@ def test_a_dropped_lazy_data_set_commits_what_waits(jobs):
 
 
 DROPPED_IN_WORKERS = """
-import torch
 from torch.utils.data import DataLoader
-
-def make(item):
-    called(item)
-    return torch.full((8,), item)
 
 def main():
     method = sys.argv[1]

@@ -79,14 +79,8 @@ class Wrapped(Dataset):
     def __getitems__(self, indices):
         return many(self.inner, indices)
 
-class Hostile(Dataset):
+class Hostile(Wrapped):
     # Fails in a row; else as it is.
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __len__(self):
-        return len(self.inner)
-
     def __getitems__(self, indices):
         if 13 in indices:
             raise KeyError("row 13")

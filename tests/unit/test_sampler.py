@@ -9,17 +9,12 @@ from prepcache import CachedDataset, CachedFirstSampler
 
 COUNT = 50
 
-
-def make(item: int) -> int:
-    return item
-
-
 pytestmark = pytest.mark.usefixtures("no_daemon")
 
 
 @pytest.fixture(name="ds")
 def ds_fixture(no_daemon: None) -> CachedDataset[int]:
-    return CachedDataset(range(COUNT), make, lazy=True, progress=False)
+    return CachedDataset(range(COUNT), abs, lazy=True, progress=False)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -103,5 +98,5 @@ def test_what_cannot_be_sampled_is_refused_by_name(ds):
 
 
 def test_an_empty_data_set_has_empty_epochs():
-    empty = CachedDataset([], make, lazy=True, progress=False)
+    empty = CachedDataset([], abs, lazy=True, progress=False)
     assert list(CachedFirstSampler(empty)) == [] == list(CachedFirstSampler(empty, num_replicas=2))
