@@ -255,9 +255,8 @@ class _Pad(_Collate):
         import torch
 
         to_tensor = _maker(column)
-        dtype = to_tensor(np.empty(0, column.dtype)).dtype
         at, unit = 1 if self.side == "left" else 0, math.prod(tail)
-        padding = torch.full((1,), self.value, dtype=dtype).view(torch.uint8).numpy().tobytes()
+        padding = to_tensor(np.empty(1, column.dtype)).fill_(self.value).view(torch.uint8).numpy().tobytes()
 
         def collate(batch: Batch) -> Any:
             begin, end = column.bounds(batch.numbers)

@@ -314,7 +314,7 @@ def test_threads_never_share_a_buffer():
         list(threads.map(work, range(4)))
 
 
-def test_a_forked_child_has_a_buffer_pool_of_its_own():
+def test_a_forked_child_has_a_lock_of_its_own_in_a_pool():
     pool = Pool()
     take(pool)
     with pool._lock:

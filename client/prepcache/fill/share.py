@@ -204,8 +204,7 @@ class Share:
             self._settle_found(among)  # a beat may have looked
             fresh = self._in_state(FRESH, among) if among is not None else self._fresh_in_order()
             # What is left of a batch says nothing of what is left to do.
-            missing = self._catalogue.places.artifact == MISSING
-            left = len(fresh) if among is None else np.count_nonzero(missing)
+            left = len(fresh) if among is None else int((self._catalogue.places.artifact == MISSING).sum())
             want = self.pace.want(left, len(self.holders))
             if self._session.is_away:
                 return self._take_unleased(fresh, want)
