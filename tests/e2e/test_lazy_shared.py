@@ -145,9 +145,9 @@ def slowly(*arguments):
         pass
     begun(*arguments)
 
-on_access.OnAccess.__init__ = slowly
-
 ds = prepcache.CachedDataset(list(range(2)), make, lazy=True, progress=False)
+on_access.OnAccess.__init__ = slowly
+ds._samples._here = None  # as in a process that it was sent to
 threads = [threading.Thread(target=ds.__getitem__, args=(item,)) for item in range(2)]
 for thread in threads:
     thread.start()
