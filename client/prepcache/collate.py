@@ -256,7 +256,8 @@ class _Pad(_Collate):
 
         to_tensor = _maker(column)
         at, unit = 1 if self.side == "left" else 0, math.prod(tail)
-        padding = to_tensor(np.empty(1, column.dtype)).fill_(self.value).view(torch.uint8).numpy().tobytes()
+        pair = to_tensor(np.empty(2, column.dtype)).fill_(self.value)  # one takes what its dtype cannot hold
+        padding = pair[:1].view(torch.uint8).numpy().tobytes()
 
         def collate(batch: Batch) -> Any:
             begin, end = column.bounds(batch.numbers)

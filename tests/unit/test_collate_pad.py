@@ -67,6 +67,11 @@ def test_rows_that_differ_along_another_axis_are_refused(take, collate, shapes, 
         collate(take([torch.ones(shape) for shape in shapes]))
 
 
+def test_padding_that_the_dtype_cannot_hold_is_refused(take):
+    with pytest.raises(RuntimeError, match="without overflow"):
+        pad_collate(-1e9)(take([torch.ones(n, dtype=torch.float16) for n in LENGTHS]))
+
+
 def test_rows_of_different_kinds_are_refused_by_name():
     for other in (torch.arange(3), torch.ones(2, 3)):
         with pytest.raises(RuntimeError, match="leaf 'x' differ in dtype, or along another axis than 0"):
