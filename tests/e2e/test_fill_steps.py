@@ -82,7 +82,7 @@ class Job:
 
     def flush(self) -> None:
         if (here := self.ds._samples.on_access) is not None:
-            here.flush()
+            here.run(), here.committer.flush()
 
 
 def stored(client: Client) -> int:
@@ -270,14 +270,14 @@ def test_a_fill_ends_where_no_thread_can_commit(client, monkeypatch):
     assert stored(client) == 10
 
 
-def test_uncommitted_work_stays_below_5_s_or_2_percent():
+def test_uncommitted_work_stays_below_5_s_or_2_percent(monkeypatch):
+    clock = SimpleNamespace(now=100.0)  # beside a cheap function, most of the time goes into keeping samples
+    monkeypatch.setattr(share, "time", SimpleNamespace(monotonic=lambda: clock.now))
     measured = share.Pace(slots=2)
-    measured.note(2 * 4.0, 10)
-    assert not measured.is_commit_due(0)
-    measured.note(2 * 1.0, 10)
-    assert measured.is_commit_due(0)
-    measured.cost_s = 10_000
-    measured.uncommitted_s = 199
+    for clock.now, is_due in (100.0, False), (103.9, False), (104.1, True):
+        measured.note(1e-6, 10)
+        assert measured.is_commit_due(0) == is_due
+    measured.uncommitted_since, clock.now = 9_900.0, 10_098.0
     assert not measured.is_commit_due(share.COMMIT_BYTES - 1)
     assert measured.is_commit_due(share.COMMIT_BYTES)
 

@@ -11,13 +11,14 @@ Invariants:
     6. Where items expand, a preparation ends with a view of all samples, or raises.
 
 NOTE [ When to commit ]
-    At 128 MB, or a 32nd of a small cache; when 4 s of work and 2 % of all work so far are
+    At 128 MB, or a 32nd of a small cache; when the work of 4 s and of 2 % of all time so far is
     uncommitted; when somebody waits for what this job has; when it has nothing left to lease; at the end.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import tempfile
 from collections import deque
@@ -339,7 +340,7 @@ class Fill:
             self._kept = Collected(self._task)
 
     def _hand_in(self, collected: Collected) -> None:
-        self._pace.uncommitted_s = 0.0
+        self._pace.uncommitted_since = math.inf
         if changed := self._by.job.guard.check():
             self._stop(line(changed))
             self._committer.keep(collected)
