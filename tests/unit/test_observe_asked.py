@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.fill.call import Job
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, FOLDER
 from prepcache.keys.observation.observer import Observer
 from support.observing import IN_C, Observed, Watched, told_by_child
@@ -165,6 +166,14 @@ def test_a_function_that_may_keep_processes_is_not_stored(project, method):
     for x, why in ((1, "it forks, and what"), (2, "it may keep processes that")):
         observed(x)
         assert observed.failure.startswith(why)
+
+
+def test_items_after_one_that_starts_a_process_are_not_stored(project):
+    start = "multiprocessing.get_context('fork').Process(target=print).start()"
+    observed = Observed(project, f"import multiprocessing\ndef f(x):\n    if x == 1: {start}\n    return x")
+    function: Any = observed.recipe.preprocess
+    made = Job(function, {}, observer=observed.observer).made(enumerate(range(4)))
+    assert [bool(part.unobserved) for parts in made for part in parts] == [False, True, True, True]
 
 
 def lines_of(*lines: str) -> str:

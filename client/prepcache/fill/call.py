@@ -45,7 +45,7 @@ TOGETHER_S = 0.1
 """Samples are handed over after so long: what is slow is shown, and committed, as it is made."""
 
 _END = object()
-_UNWATCHED: Any = SimpleNamespace(failure="", facts=())
+_UNWATCHED: Any = SimpleNamespace(failure="", facts=(), has_children=False)
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -178,8 +178,8 @@ class Job:
                     parts.append(Part(index, [sample], True, cost_s, missed, weight(sample)))
                     nbytes += parts[-1].nbytes
                     spent_s += cost_s
-                    if watch.facts:  # it may change before the next item uses it: each has a watch of its own
-                        break
+                    if watch.facts or watch.has_children:
+                        break  # what it used may change before the next item does: that has its own watch
                 watch.calls = max(1, len(parts))
             if isinstance(failure, Exception):
                 parts.append(_failed(index, time.perf_counter() - began, failure))
