@@ -91,7 +91,7 @@ def test_a_key_that_is_not_there_or_is_none(run, keys):
         ended = run(command, missing)
         assert (ended.code, ended.out) == (1, "") and "no key begins with" in ended.err
         ended = run(command, "../../etc")
-        assert ended.code == 2 and "key must be " in ended.err
+        assert ended.code == 2 and "'../../etc' must be 4 to 64 hex digits" in ended.err
     assert run("show", "ab" * 32).code == 1
 
 

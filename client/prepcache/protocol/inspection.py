@@ -129,12 +129,12 @@ class EntryFilter(Message, frozen=True):
     `produced_by` is found in one of the producer's values (script, host, user)."""
 
     name: Text | None = None
-    recipe: Token | None = None
+    recipe: Text | None = None
     owner: Whole | None = None
     older_than_s: Amount | None = None
     produced_by: Annotated[Text, msgspec.Meta(min_length=1)] | None = None
     is_pinned: bool | None = None
-    key: Token | None = None
+    key: Text | None = None
 
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE_SIZE, description="the most in one answer")]
@@ -156,7 +156,7 @@ class RecipeQuery(Message, frozen=True):
 
     cursor: Cursor | None = None
     limit: Limit = PAGE_SIZE
-    digest: Token | None = None
+    digest: Text | None = None
 
 
 class NameSums(Message, frozen=True):
