@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from prepcache import CachedDataset
+from support.serving import wait_until
 
 EXPANDED = """
 def lines(path, width):
@@ -80,6 +81,29 @@ def test_expanded_samples_that_cannot_be_kept_are_reported(monkeypatch):
     with pytest.raises(OSError, match="TMPDIR") as told:
         CachedDataset([1, 2], make, expand=True, code=None, version="1", progress=False)
     assert (told.value.errno, make.call_count) == (errno.ENOSPC, 2)
+
+
+def test_expanded_samples_that_are_always_purged_are_kept(client, monkeypatch):
+    for limit in ("fill.share.COMMIT_S", "fill.share.COMMIT_SHARE", "fill.share.CHUNK_S",
+                  "daemon.waits.BEAT_SHORTEST_S", "daemon.waits.BEAT_LONGEST_S"):  # fmt: skip
+        monkeypatch.setattr(f"prepcache.{limit}", 0.02 * ("BEAT" in limit))
+    opened = list[Any]()
+
+    def purge() -> None:
+        assert wait_until(lambda: opened[0].on_access.committer.is_idle)
+        client.purge(everything=True)
+        assert wait_until(lambda: not opened[0].catalogue.refs)
+
+    def parts(item: int) -> Iterator[int]:
+        if opened:
+            purge()
+        yield from (item, item)
+
+    ds = CachedDataset(range(3), parts, code=None, version="1", expand=True, progress=False, client=client)
+    opened.append(ds._samples)
+    purge()
+    ds.prepare()
+    assert list(ds) == [0, 0, 1, 1, 2, 2]
 
 
 def test_what_a_large_expanded_item_read_is_checked(client, tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ WAIT_S = 1.0
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
 MAX_FILLS = 3
-"""How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
+"""How often what is missing of a data set that expands is made and stored; then as often for this job."""
 
 
 def prepare(here: OnAccess, positions: range | None) -> View | None:
@@ -78,7 +78,7 @@ def prepare(here: OnAccess, positions: range | None) -> View | None:
 def _whole_view(here: OnAccess) -> View:
     """A view of all samples; what is purged meanwhile is made again."""
     by, catalogue = here.task.by, here.task.catalogue
-    for fills in range(MAX_FILLS + 1):
+    for fills in range(2 * MAX_FILLS + 1):
         view = View(catalogue)
         if view.is_whole:
             count = len(catalogue.distinct.inverse)
@@ -86,8 +86,8 @@ def _whole_view(here: OnAccess) -> View:
                 which = count_text(count, "item", "items")
                 by.say(f"{by.name} yielded no sample for any of {which}: is a yield missing?", is_wrong=True)
             return view
-        if fills < MAX_FILLS and not here.committer.has_dropped:
-            Fill(here, catalogue.missing).run()
+        if fills < 2 * MAX_FILLS and not here.committer.has_dropped:
+            Fill(here, catalogue.missing, is_stored=fills < MAX_FILLS).run()
     where = f"the samples fit neither into the cache nor into {tempfile.gettempdir()} or /var/tmp"
     raise OSError(errno.ENOSPC, f"{by.name}: {where}: free some space, or set TMPDIR")
 
@@ -95,9 +95,9 @@ def _whole_view(here: OnAccess) -> View:
 class Fill:
     """One run over the missing items `todo` of one data set."""
 
-    def __init__(self, here: OnAccess, todo: Array) -> None:
+    def __init__(self, here: OnAccess, todo: Array, *, is_stored: bool = True) -> None:
         task, by = here.task, here.task.by
-        self._task, self._by, self._todo = task, by, todo
+        self._task, self._by, self._todo, self._is_stored = task, by, todo, is_stored
         self._artifacts = by.artifacts
         self._session = self._artifacts.session
         self._committer = here.committer
@@ -147,10 +147,12 @@ class Fill:
             self._by.refuse_draws(watched.drawn)
 
     def _fill(self) -> None:
-        if self._artifacts.mode.is_writing:
-            self._share.suit_cache()
-        else:
+        if not self._artifacts.mode.is_writing:
             self._stop(f"PREPCACHE={self._artifacts.mode.value}: no daemon is asked")
+        elif not self._is_stored:
+            self._stop("they are removed from the cache while it is filled")
+        else:
+            self._share.suit_cache()
         try:
             while self._step():
                 self._report_progress()
