@@ -175,6 +175,15 @@ def test_items_after_one_that_starts_a_process_are_not_stored(project):
     assert [bool(part.unobserved) for parts in made for part in parts] == [False, True, True, True]
 
 
+def test_a_process_that_another_thread_has_started_may_be_used(project):
+    observed = Observed(project, "def f(x):\n    return x if x != 1 else os.fork() or os._exit(0)")
+    function: Any = observed.recipe.preprocess
+    with observed.observer.watching(), ThreadPoolExecutor(1) as pool:
+        function(1)
+        pool.submit(observed, 2).result()
+    assert observed.failure.startswith("it may keep processes that")
+
+
 def lines_of(*lines: str) -> str:
     return BEFORE + "".join(f"    {line}\n" for line in lines)
 

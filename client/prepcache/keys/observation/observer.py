@@ -97,6 +97,7 @@ class Observer:
         self._all_outputs: set[str | None] = set()
         self._code = calls.JobCode(recipe.reached)
         self._has_code = any(label.endswith(DEFINITION) for label in recipe.state.rows)
+        self._at_work: list[Watch] = []
         self._programs: dict[str, None] = {}
         self._unseen = audit.UnseenReads()
         self._said: set[str] = set()
@@ -124,6 +125,7 @@ class Observer:
         """Watches the function at work on one item, in this thread and those that work for it."""
         watch = Watch(tuple(map(os.path.abspath, item_paths)))
         audit.install()
+        self._at_work.append(watch)
         try:
             with calls.heard(self._code, watch, function):
                 before = self._unseen.begin()
@@ -136,10 +138,12 @@ class Observer:
         finally:
             if STATE.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
-            if watch.has_children:
+            if any(one.has_children for one in list(self._at_work)):  # also of a call that goes on
                 _with_children[self._recipe.digest] = self._recipe
-            elif self._recipe.digest in _with_children or (
-                self._has_code and any(map(self._may_share, list(_with_children.values())))
+            self._at_work.remove(watch)
+            if not watch.has_children and (
+                self._recipe.digest in _with_children
+                or (self._has_code and any(map(self._may_share, list(_with_children.values()))))
             ):
                 watch.failure = watch.failure or _KEEPS
             if watch.facts or watch.programs:
