@@ -175,10 +175,11 @@ def test_a_stopped_job_is_fenced_and_goes_on(jobs, monkeypatch):
 ENDED = """
 import itertools, signal
 from types import SimpleNamespace
-from prepcache.fill import call
+from prepcache.fill import call, share
 
 clock = itertools.count(0, 0.05)
 call.time = SimpleNamespace(perf_counter=lambda: next(clock))
+share.time = SimpleNamespace(monotonic=call.time.perf_counter)
 
 def make(item):
     if item == 399 and "end" in sys.argv:
