@@ -268,7 +268,10 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
             PreprocessError, SampleError: the message names the item; finished samples stay.
             UnkeyableError: a global or the config has changed since the opening; the message names it.
         """
-        self._samples.prepare_opened()
+        try:
+            self._samples.prepare_opened()
+        except TOLD_BARE as error:
+            raise error.with_traceback(None) from error.__cause__
 
     # -- reading
 

@@ -217,6 +217,14 @@ def test_pull_fetches_what_is_not_here(tmp_path, tier, monkeypatch):
             job.fill(first.store.staging, [name])
         assert first.http().post("/v1/tier/push").json()["artifacts"] == FANOUT
     monkeypatch.setattr(maintenance, "TURN_S", 0.01)
+    running: list[int] = []
+    stream = bucket.Bucket.stream
+
+    def counted(*given: Any) -> Any:
+        running.append(len(second.daemon.commits))
+        return stream(*given)
+
+    monkeypatch.setattr(bucket.Bucket, "stream", counted)
     with box(tmp_path / "second", tier) as second:
         http = second.http()
         for fetched in (FANOUT, 0):
@@ -224,6 +232,7 @@ def test_pull_fetches_what_is_not_here(tmp_path, tier, monkeypatch):
             assert wait_until(lambda: second.store.stats().entries == 1), "they are merged"
         assert len(items_of(second.store)) == FANOUT
         assert http.post("/v1/tier/pull", json={"recipe": "0" * 64}).status_code == 404
+    assert max(running) == tiers.DOWNLOADS
 
 
 def test_a_fetch_that_failed_at_its_end_is_looked_up(tmp_path, tier, monkeypatch):

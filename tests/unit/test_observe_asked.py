@@ -156,14 +156,14 @@ def test_nothing_is_heard_in_a_child_that_is_forked_meanwhile(project):
     watched = Watched(project, lines, lambda: told.append(told_by_child(heard)))
     assert told == [[False] * 4]
     assert [name for name in watched.names if name.startswith("cwd:")] == ["cwd:a", "cwd:b"]
-    assert watched.failure == "it forks, and what its children read is not seen"
+    assert watched.failure == "it starts processes by fork or spawn, and what they read is not seen"
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_function_that_may_keep_processes_is_not_stored(project, method):
-    start = f"multiprocessing.get_context({method!r}).Process(target=print).start()"
-    observed = Observed(project, f"import multiprocessing\ndef f(x):\n    if x == 1: {start}\n    return x")
-    for x, why in ((1, "it forks, and what"), (2, "it may keep processes that")):
+@pytest.mark.parametrize("start", ["get_context('fork').Process", "get_context('spawn').Process", "spawn"])
+def test_a_function_that_may_keep_processes_is_not_stored(project, start):
+    text = f"torch.multiprocessing.{start}(" + ("print)" if start == "spawn" else "target=print).start()")
+    observed = Observed(project, f"import torch\ndef f(x):\n    if x == 1: {text}\n    return x")
+    for x, why in ((1, "it starts processes"), (2, "it may keep processes that")):
         observed(x)
         assert observed.failure.startswith(why)
 

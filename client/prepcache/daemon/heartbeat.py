@@ -154,6 +154,7 @@ class Heartbeat:
             raise
         finally:
             self.tells += bool(told.dropped)
+        session.budget.note_answer()
         with self._lock:
             self._used.difference_update(told.used)
             self.held.difference_update(answer.removed)

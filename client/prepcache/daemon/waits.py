@@ -147,6 +147,9 @@ class WaitBudget:
                 left_s = self.budget_s - self._spent_s
                 self._allowed_s = self._spent_s + max(LEAST_S, left_s / 2)
 
+    def note_answer(self) -> None:
+        self.has_met, self._is_told[0] = True, 0
+
     def charge(self, seconds: float) -> None:
         with self._lock:
             self._spent_s += max(0.0, seconds)
@@ -166,7 +169,7 @@ class WaitBudget:
                 self._outage = why
             if is_final:
                 self._spent_s = math.inf
-            else:
+            elif not is_quiet:
                 is_told, self._is_told[0] = self._is_told[0] == 1, 1
         if is_news and not is_quiet:
             self.warn(url, why, GOES_ON if is_final else UNTIL_IT_ANSWERS, is_told=is_told)
@@ -207,7 +210,7 @@ class WaitBudget:
             started, limit_s, free_s = self._clock(), self.remaining_s + wait_s, wait_s + FREE_S
             try:
                 answer = attempt(limit_s=limit_s)
-                self.has_met, self._is_told[0] = True, 0
+                self.note_answer()
                 return answer
             except DaemonUnreachable as error:
                 free_s, failure = 0.0, error

@@ -86,8 +86,9 @@ def _whole_view(here: OnAccess) -> View:
                 which = count_text(count, "item", "items")
                 by.say(f"{by.name} yielded no sample for any of {which}: is a yield missing?", is_wrong=True)
             return view
-        if fills < 2 * MAX_FILLS and not here.committer.has_dropped:
-            Fill(here, catalogue.missing, is_stored=fills < MAX_FILLS).run()
+        if fills == 2 * MAX_FILLS or here.committer.has_dropped:
+            break
+        Fill(here, catalogue.missing, is_stored=fills < MAX_FILLS).run()
     where = f"the samples fit neither into the cache nor into {tempfile.gettempdir()} or /var/tmp"
     raise OSError(errno.ENOSPC, f"{by.name}: {where}: free some space, or set TMPDIR")
 
@@ -330,6 +331,7 @@ class Fill:
             self._flush_kept()
 
     def _flush(self) -> None:
+        self._pace.uncommitted_since = math.inf
         if (collected := self._collected).indices:
             self._hand_in(collected)
             self._collected = Collected(self._task)  # not before: an interrupt may come
@@ -342,7 +344,6 @@ class Fill:
             self._kept = Collected(self._task)
 
     def _hand_in(self, collected: Collected) -> None:
-        self._pace.uncommitted_since = math.inf
         if changed := self._by.job.guard.check():
             self._stop(line(changed))
             self._committer.keep(collected)

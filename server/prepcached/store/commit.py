@@ -70,9 +70,11 @@ def commit(
         no_space_declined(core),
         io_told("a commit failed"),
         _checked(core, staged, recipe, owner_uid, allowed_items, hashed) as file,
-        core.writer,
     ):
-        return Committed(_commit(core, recipe, file, owner_uid, holder), _ref(file))
+        sharing: dict[int, bool] = {}
+        _replaced(core, recipe, file, sharing)  # the lock is not held while thousands of headers are read
+        with core.writer:
+            return Committed(_commit(core, recipe, file, owner_uid, holder, sharing), _ref(file))
 
 
 @contextlib.contextmanager
@@ -118,7 +120,9 @@ def _check_items(name: str, header: Header, recipe: str, allowed_items: AllowedI
         )
 
 
-def _commit(core: Core, recipe: str, file: Taken, owner_uid: int, holder: str | None) -> int:
+def _commit(
+    core: Core, recipe: str, file: Taken, owner_uid: int, holder: str | None, sharing: dict[int, bool]
+) -> int:
     digest, key = bytes.fromhex(file.digest), bytes.fromhex(file.header.key)
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
@@ -131,7 +135,7 @@ def _commit(core: Core, recipe: str, file: Taken, owner_uid: int, holder: str | 
         of_key = queries.doomable_in(conn, artifacts.c.key, [key], artifacts.c.recipe_id == row.id)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
-    replaced = _replaced(core, row.id, file)
+    replaced = _replaced(core, recipe, file, sharing)
     values = None
     older = replaced
     if not known:
@@ -158,14 +162,19 @@ def _commit(core: Core, recipe: str, file: Taken, owner_uid: int, holder: str | 
     return generation
 
 
-def _replaced(core: Core, recipe_id: int, file: Taken) -> list[Doomable]:
+def _replaced(core: Core, recipe: str, file: Taken, sharing: dict[int, bool]) -> list[Doomable]:
     """The artifacts of lower editions that share an item with this file; Declined where one of a higher
-    edition does."""
+    edition does. `sharing` keeps, by row id, which do: a header is read once."""
     edition = file.header.edition
-    is_other = sa.or_(artifacts.c.edition < edition, artifacts.c.edition > edition)  # by the index
-    others = eviction.rows_of(core, artifacts.c.recipe_id, [recipe_id], is_other)
+    with core.index.read() as conn:
+        row = queries.recipe(conn, recipe)
+        is_other = sa.or_(artifacts.c.edition < edition, artifacts.c.edition > edition)  # by the index
+        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id] if row else [], is_other)
     items = set(as_items(file.header).tolist()) if others else set()
-    found = [other for other in others if not items.isdisjoint(items_of(core, other).tolist())]
+    for other in others:
+        if other.id not in sharing:
+            sharing[other.id] = not items.isdisjoint(items_of(core, other).tolist())
+    found = [other for other in others if sharing[other.id]]
     if any(other.edition > edition for other in found):
         raise errors.Declined("a refresh has replaced these items meanwhile")
     return found

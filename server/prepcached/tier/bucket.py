@@ -66,7 +66,10 @@ class Bucket:
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] > limit:
                 raise Damaged(f"{name} has {found.meta['size']} bytes; the limit is {limit}")
-            return bytes(await _soon(found.bytes_async()))
+            pieces, whole = aiter(found.stream(min_chunk_size=PIECE_BYTES)), bytearray()
+            while (piece := await _soon(anext(pieces, None))) is not None:
+                whole += piece
+            return bytes(whole)
 
     async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[memoryview]:
         """The pieces of a large object; raises Absent, or Damaged where it has another size. Given up when,
@@ -155,9 +158,9 @@ def _told(name: str, *, needs_bucket: bool = False) -> Iterator[None]:
     except (FileNotFoundError, exceptions.NotFoundError):
         raise (CouldNotTell("there is no such bucket") if needs_bucket else Absent(name)) from None
     except TimeoutError:
-        raise CouldNotTell(f"{name}: no answer within {STALL_S:.0f} s") from None
+        raise CouldNotTell(f"{name or 'a listing'}: no answer within {STALL_S:.0f} s") from None
     except (exceptions.BaseError, OSError, ValueError) as error:
-        raise CouldNotTell(f"{name}: {_first_line(error)}") from None
+        raise CouldNotTell(f"{name or 'a listing'}: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -35,6 +35,7 @@ from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease
 from prepcached.metrics import TIER, Counters
 from prepcached.store import durable, scopes
+from prepcached.store.queries import chunks
 from prepcached.tier.bucket import (
     STALL_S,
     TICK_S,
@@ -351,8 +352,10 @@ class Tier:
         daemon.leases.raise_generation(recipe, resolved.generation)
         here = await daemon.slow(_index, store.objects, resolved.artifacts)
         lacking = [row for row in known.rows.values() if not brings_nothing(row, here)]
-        fetches = [self._fetch_free(recipe, known, row, owner_uid) for row in lacking]
-        done = [await fetch for fetch in fetches if fetch is not None]
+        done: list[bool] = []
+        for some in chunks(lacking, DOWNLOADS):  # what is leased meanwhile, jobs wait for
+            fetches = [self._fetch_free(recipe, known, row, owner_uid) for row in some]
+            done += [await fetch for fetch in fetches if fetch is not None]
         return sum(done), len(done) - sum(done)
 
     async def garbage(self, *, delete: bool) -> list[str]:

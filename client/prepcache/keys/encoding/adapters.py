@@ -178,7 +178,6 @@ KEYS: dict[tuple[str, str], Key] = {
     ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
     ("logging", "Handler"): lambda value: {"name": value.name},
     ("loguru", "Logger"): lambda value: {},
-    ("rich", "Console"): lambda value: {},
     ("multiprocessing", "Event"): lambda value: {"is_set": value.is_set()},  # made of locks
     ("unittest", "NonCallableMock"): _refused("each look at a mock changes it"),
     ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),

@@ -55,7 +55,8 @@ _ASKING = frozenset(
     {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
      "import_module", "find_spec", "find_loader", "get_loader", "resolve_name", "instantiate", "locate",
      "get_class", "get_object", "get_method", "import_string",
-     "Process", "Pool", "ProcessPoolExecutor", "get_context", "Parallel"}
+     "Process", "Pool", "ProcessPoolExecutor", "get_context", "Parallel", "Manager", "spawn",
+     "start_processes"}
 )  # fmt: skip
 """Names of what asks whether something is there, of what imports by text, and of what starts processes of
 Python, also in libraries."""

@@ -36,7 +36,7 @@ class Kind:
     MODULE, MODULE_NAME = "module", "module name"
 
 
-FORKS = "it forks, and what its children read is not seen"
+FORKS = "it starts processes by fork or spawn, and what they read is not seen"
 WAL = "-wal"
 """Behind the name of a SQLite database: of its log of what was committed."""
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
