@@ -71,6 +71,7 @@ def run(jobs: Jobs, boxes: list[Serving], each: int, how: str) -> list[dict[str,
     return facts_together([jobs.start(script, COUNT, how, PREPCACHE_URL=url) for url in urls])
 
 
+@pytest.mark.nightly(daily=["prepared"])
 @pytest.mark.parametrize("how", ["prepared", "lazy"])
 def test_four_boxes_make_every_item_once(how, jobs, tmp_path):
     """With 16 jobs; a fifth box calls the function 0 times."""

@@ -121,7 +121,7 @@ def test_a_notebook_hits_unless_a_function_was_edited(tmp_path):
         "nbclient.NotebookClient(book, kernel_name='python3', **limits).execute(cwd='.')\n"
         "for cell in book.cells:\n"
         "    for output in cell.get('outputs', ()):\n"
-        "        if output.get('name') == 'stdout':\n"
+        "        if output.get('name') == 'stdout' and output['text'].strip():\n"
         "            print(output['text'].strip())\n"
         "print(json.dumps(book.cells[-1].outputs))\n"
     )

@@ -192,6 +192,8 @@ def test_what_one_worker_has_waited_for_the_next_does_not(budget, clock, caplog)
             budget.run(URL, failing(clock, "broken"))
         return budget.is_away
 
+    assert told_by_child(asks) and not told_by_child(lambda: budget.is_away), "jobs of their own"
+    budget.run(URL, answering(clock, 0.0))
     assert told_by_child(asks) and told_by_child(lambda: budget.is_away)
     assert not budget.is_gone and asks() and not caplog.records, "a worker has said it"
     budget.come_back()

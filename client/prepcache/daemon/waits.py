@@ -113,7 +113,9 @@ class WaitBudget:
 
     def after_fork(self) -> None:
         """A worker does not wait for what another one of its job has waited for: it looks (heartbeat.py)."""
-        if self._is_told[0] and self._outage is None:
+        if not self.has_met:  # it is a job of its own
+            self._is_told = mmap.mmap(-1, 1)
+        elif self._is_told[0] and self._outage is None:
             self._outage = "the daemon has not answered another process of this job"
 
     @property
