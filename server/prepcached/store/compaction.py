@@ -7,7 +7,8 @@ Invariants:
        observed inputs. Of their producers it keeps what they say alike.
     3. Nothing is evicted for a merge: without room for what it may come to (MERGED_SHARE), or where its
        owner's quota would not hold it once the parts are gone, it is put off. While it is written, commits
-       take room as if it were not there, and the store may exceed its budget by that much.
+       take room as if it were not there: the store may exceed its budget by that much, and fall below the
+       disk's minimum by twice as much.
     4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
        times in its life (once a tier), however small the pieces came.
     5. A merge takes the place of its parts, and of nothing else: where its key is taken, it is given up.
