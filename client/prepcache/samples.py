@@ -184,7 +184,8 @@ class Samples:
     def follow(self) -> None:
         by, missing, total = self.by, len(self.catalogue.missing), len(self.catalogue.distinct)
         if missing and by.artifacts.mode.is_writing:
-            by.artifacts.budget_bytes(), self._making()  # else each worker that is forked asks, and loads it
+            by.artifacts.budget_bytes()  # else each worker that is forked asks
+            self._making()  # and loads what makes samples
             self._progress = by.shown(total, total - missing, is_background=True)
             by.artifacts.session.listen(self)
 

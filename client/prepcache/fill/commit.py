@@ -372,14 +372,14 @@ class Committer:
     def on_close(self) -> None:
         """Commits what waits, of all chunks of a stream; a job, no worker, waits for a daemon that starts."""
         is_worker, alike, by = parent_process() is not None, [*_COMMITTERS], self._task.by
-        lost = sum(one._end(is_worker) for one in alike if one._artifacts is self._artifacts)
+        lost = sum(one._commit_rest(is_worker) for one in alike if one._artifacts is self._artifacts)
         if lost and (not is_worker or by.said.is_news("lost")):  # else those of each epoch would say it
             which = f"{count_text(lost, 'sample', 'samples')} that this job"
             told = f"{by.name}: {'samples that workers' if is_worker else which} made could not be stored"
             log.warning("prepcache: %s: the daemon is away", told)
 
-    def _end(self, is_worker: bool) -> int:
-        """How many samples are lost."""
+    def _commit_rest(self, is_worker: bool) -> int:
+        """Commits what waits, as long as it may take; how many samples are lost."""
         if os.getpid() != self.pid:
             return 0
         if self.collect is not None:

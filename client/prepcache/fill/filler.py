@@ -11,8 +11,8 @@ Invariants:
     6. Where items expand, a preparation ends with a view of all samples, or raises.
 
 NOTE [ When to commit ]
-    At 128 MB, or a 32nd of a small cache; when the work of 4 s and of 2 % of all time so far is
-    uncommitted; when somebody waits for what this job has; when it has nothing left to lease; at the end.
+    At 128 MB, or a 32nd of a small cache; when the oldest sample has waited for 4 s, and for 2 % of the
+    fill's time so far; when somebody waits for what this job has; when nothing is left to lease; at the end.
 """
 
 from __future__ import annotations
