@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import attr
 import numpy as np
 import pytest
+import rich.console
 import tokenizers
 import torch
 
@@ -384,6 +385,12 @@ def test_a_projects_class_of_a_librarys_name_counts(project, monkeypatch, key):
     monkeypatch.setitem(sys.modules, "loguru", project.load("loguru"))
     one, same, other = (key(sys.modules["loguru"].Logger(level)) for level in (1, 1, 2))
     assert one == same != other
+
+
+@pytest.mark.parametrize("key", [digest_of, item_digest], ids=["config", "item"])
+def test_a_console_is_refused_as_it_may_record(key):
+    with pytest.raises(UnkeyableError, match="Console"):
+        key(rich.console.Console(record=True))
 
 
 MADE = "def made(k):\n    def g(x): return k\n    return g\n"
