@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from heapq import nsmallest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 SECRETS = {"AWS_ACCESS_KEY_ID": "the-key-id-9f3", "AWS_SECRET_ACCESS_KEY": "the-secret-7c1"}
+
+PAGE = 1000  # objects that one answer to a listing has, as of S3
 
 
 @dataclass
@@ -41,15 +44,21 @@ class FakeS3:
     def artifacts(self) -> list[str]:
         return [key for key in self.objects if "/cas/" in key]
 
-    def listing(self, prefix: str) -> bytes:
+    def listing(self, prefix: str, after: str) -> bytes:
+        """A page; a token is the last key of the page before."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(time.time() + self.clock_s))
+        under = (one for one in list(self.objects.items()) if one[0].startswith(prefix) and one[0] > after)
+        page = nsmallest(PAGE + 1, under)
         found = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>{at}</LastModified>"
             f'<ETag>"{_tag(data)}"</ETag><Size>{len(data)}</Size></Contents>'
-            for key, data in sorted(self.objects.items())
-            if key.startswith(prefix)
+            for key, data in page[:PAGE]
         )
-        text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>"
+        more = ""
+        if len(page) > PAGE:
+            more = f"<NextContinuationToken>{escape(page[PAGE - 1][0])}</NextContinuationToken>"
+        is_cut = "true" if more else "false"
+        text = f"<ListBucketResult><IsTruncated>{is_cut}</IsTruncated>{more}{found}</ListBucketResult>"
         return text.encode()
 
 
@@ -99,7 +108,8 @@ def _handler(s3: FakeS3) -> type[BaseHTTPRequestHandler]:
                     s3.objects.pop(unescape(piece.split("</Key>")[0]), None)
                 self.answer(200, b"<DeleteResult></DeleteResult>")
             elif not key:
-                self.answer(200, s3.listing(query.get("prefix", [""])[0]))
+                given = (query.get(name, [""])[0] for name in ("prefix", "continuation-token"))
+                self.answer(200, s3.listing(*given))
             elif key in s3.objects:
                 self.answer(200, s3.objects[key])
             else:
