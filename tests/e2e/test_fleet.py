@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from support.fleet import TOKEN, box, lead, patient_fixture  # noqa: F401
+from support.fake_s3 import SECRETS, fake_s3
+from support.fleet import TOKEN, box, lead, patient_fixture, status  # noqa: F401
 from support.jobs import Jobs, facts_together
 from support.serving import Serving
 
 pytestmark = pytest.mark.usefixtures("patient")
 
-JOB = """
+MAKE = """
 def make(item):
     called(item)
     time.sleep(0.002)
     return np.full(4, item)
-
+"""
+JOB = """
 count, how = int(sys.argv[1]), sys.argv[2]
 barrier()
 ds = prepcache.CachedDataset(list(range(count)), make, lazy=how == "lazy", progress=False)
@@ -26,11 +28,6 @@ tell(ds)
 """
 COUNT = 400
 TRAIN = """
-def make(item):
-    called(item)
-    time.sleep(0.002)
-    return np.full(4, item)
-
 def data():
     return prepcache.CachedDataset(list(range(400)), make, progress=False)
 """
@@ -48,15 +45,15 @@ CHILDREN = """
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
 
-token = Path(os.environ["PREPCACHE_TOKEN_FILE"]).read_text()
+secrets = Path(sys.argv[1]).read_text().split()
 
 def shown(item):
     seen = [*os.environ.values(), Path("/proc/self/cmdline").read_text()]
     seen.append(subprocess.run(["env"], capture_output=True, text=True).stdout)
-    return np.array([token in text for text in seen])
+    return np.array([secret in text for text in seen for secret in secrets])
 
 def samples(**how):
-    return list(prepcache.CachedDataset([1, 2], shown, untracked=("token",), progress=False, **how))
+    return list(prepcache.CachedDataset([1, 2], shown, untracked=("secrets",), progress=False, **how))
 
 with ProcessPoolExecutor(1) as pool:
     found = [*samples(config={}, num_workers=2), *samples(version="2", executor=pool)]
@@ -66,7 +63,7 @@ tell(shown=[bool(one.any()) for one in found])
 
 def run(jobs: Jobs, boxes: list[Serving], each: int, how: str) -> list[dict[str, Any]]:
     """So many jobs on every machine, all at once."""
-    script = jobs.write(JOB)
+    script = jobs.write(MAKE + JOB)
     urls = [f"unix://{one.uds}" for one in boxes for _ in range(each)]
     return facts_together([jobs.start(script, COUNT, how, PREPCACHE_URL=url) for url in urls])
 
@@ -94,7 +91,7 @@ def test_an_array_of_shards_makes_every_item_once(jobs, tmp_path):
     """As a SLURM array on two machines: also where a task is queued again, and beside a fill of all."""
     bucket = tmp_path / "bucket"
     bucket.mkdir()
-    train, command = jobs.write(TRAIN, "train.py"), jobs.write(COMMAND, "command.py")
+    train, command = jobs.write(MAKE + TRAIN, "train.py"), jobs.write(COMMAND, "command.py")
     tasks = [["--shard", f"{part}/4"] for part in (0, 1, 2, 3, 1)] + [[]]
     with contextlib.ExitStack() as stack:
         _, given = stack.enter_context(lead(tmp_path / "lead"))
@@ -112,13 +109,18 @@ def test_an_array_of_shards_makes_every_item_once(jobs, tmp_path):
     assert sorted(calls) == list(range(COUNT)) and set(calls.values()) == {1}
 
 
-def test_a_token_is_in_no_childs_environment(jobs, tmp_path):
-    """Neither the processes that a data set starts, nor what they start, are told it."""
-    with lead(tmp_path / "lead") as (served, given):
-        token_file = str(given["upstream_token_file"])
-        job = jobs.start(
-            jobs.write(CHILDREN), PREPCACHE_URL=str(given["upstream"]), PREPCACHE_TOKEN_FILE=token_file
-        )
-        assert job.facts()["shown"] == [False] * 4
-        assert served.http().get("/v1/stats").json()["committed_items"] == 4
-        assert TOKEN not in str(dict(os.environ))
+def test_credentials_are_in_no_childs_environment(jobs, tmp_path, monkeypatch):
+    """Neither the processes that a data set starts, nor what they start, are told the token or the bucket's
+    keys. The daemon starts no process (a contract of its imports)."""
+    (tmp_path / "secrets").write_text("\n".join([TOKEN, *SECRETS.values()]))
+    without = dict.fromkeys(SECRETS, "")
+    with fake_s3() as s3:
+        for name, value in {**s3.environ, "AWS_ALLOW_HTTP": "true"}.items():
+            monkeypatch.setenv(name, value)
+        with lead(tmp_path / "lead", tier={"url": "s3://lab/prefix"}) as (served, given):
+            urls = {"PREPCACHE_URL": given["upstream"], "PREPCACHE_TOKEN_FILE": given["upstream_token_file"]}
+            job = jobs.start(jobs.write(CHILDREN), tmp_path / "secrets", **urls, **without)
+            assert job.facts()["shown"] == [False] * 4
+            assert served.http().get("/v1/stats").json()["committed_items"] == 4
+            assert served.http().post("/v1/tier/push").json()["artifacts"] + status(served)["written"] >= 2
+            assert TOKEN not in str(dict(os.environ))

@@ -70,9 +70,8 @@ def test_the_daemon_inherits_nothing_of_the_job(make, tmp_path):
     os.set_inheritable(write, True)
     try:
         secrets = {"PREPCACHE_TOKEN": "a-job's-token", "PREPCACHE_TOKEN_FILE": "/run/a-job's-token"}
-        launcher = make(
-            PREPCACHE="refresh", PREPCACHE_URL="unix:///x", PYTHONPATH="rel:/abs", PREPCACHED_X="1", **secrets
-        )
+        given = {"PREPCACHED_X": "1", "AWS_SECRET_ACCESS_KEY": "of-the-bucket", **secrets}
+        launcher = make(PREPCACHE="refresh", PREPCACHE_URL="unix:///x", PYTHONPATH="rel:/abs", **given)
         assert launcher.start()
         (found,) = told(tmp_path / "root")
     finally:
@@ -91,6 +90,7 @@ def test_the_daemon_inherits_nothing_of_the_job(make, tmp_path):
     assert isinstance(environ, dict)
     assert [name for name in environ if name.startswith("PREPCACHE")] == ["PREPCACHED_X"]
     assert environ["PYTHONPATH"] == f"{os.path.abspath('rel')}:/abs"
+    assert environ["AWS_SECRET_ACCESS_KEY"] == "of-the-bucket", "the bucket is the daemon's to use"
     assert "a-job's-token" not in str(found), "neither in its environment, nor in its command line"
     argv = found["argv"]
     assert argv == [
