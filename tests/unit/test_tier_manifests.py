@@ -108,6 +108,22 @@ async def test_garbage_beside_a_manifest_is_ignored():
 
 
 @pytest.mark.anyio
+async def test_what_is_known_of_the_bucket_is_bounded(monkeypatch):
+    """Of one recipe, however many objects its manifest has, and of all."""
+    bucket = Bucket(MemoryStore(), "memory:///")
+    for number in range(3 * manifest.AT_ONCE):
+        await bucket.put(f"manifests/v1/{RECIPE}/shared/{number}.json", manifest.encode([row(number)])[0])
+    manifests = Manifests(bucket)
+    monkeypatch.setattr(manifest, "READ_BYTES", 1)
+    known = await manifests.of(RECIPE)
+    assert len(known.objects) == len(known.rows) == manifest.AT_ONCE
+    monkeypatch.setattr(manifest, "KEPT_ITEMS", 1)
+    assert await manifests.of(RECIPE) is known
+    await manifests.of("cd" * 32)
+    assert await manifests.of(RECIPE) is not known
+
+
+@pytest.mark.anyio
 async def test_what_the_bucket_lost_is_named_no_longer():
     """Until it is copied again."""
     store = Bucket(MemoryStore(), "memory:///")

@@ -31,6 +31,7 @@ FRESH_S = 10.0  # how long a manifest that was read counts as the newest
 KEPT_ITEMS = 4_000_000
 """Of all recipes together, about 600 MB; beyond that, other recipes than the one asked for are forgotten."""
 MAX_OBJECTS = 4096
+READ_BYTES = 256 << 20  # of one recipe's rows: 8 million items; objects beyond that are left unread
 COMPACTED_AT = 16  # objects of one recipe that are rewritten as one
 AT_ONCE = 8  # objects that are read at the same time
 TRIES = 4  # readings of a list whose objects are compacted away meanwhile
@@ -201,11 +202,15 @@ class Manifests:
     async def _read(self, recipe: str, known: Known) -> None:
         for _ in range(TRIES):
             names = await self._bucket.names(_folder(recipe) + "/", MAX_OBJECTS)
-            objects: dict[str, list[Row] | None] = {}
+            objects, left_bytes = dict[str, list[Row] | None](), READ_BYTES
             try:
                 for some in chunks(names, AT_ONCE):
                     read = await asyncio.gather(*(self._object(name, known) for name in some))
                     objects.update(zip(some, read, strict=True))
+                    for row in (row for part in read for row in part or ()):
+                        left_bytes -= 400 + len(row.items) + 200 * len(row.observed)  # in memory
+                    if left_bytes < 0:
+                        break
                 break
             except Absent:  # compacted away since it was listed
                 continue
