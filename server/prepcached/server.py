@@ -264,12 +264,10 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
         if error.name != "obstore":
             raise
         raise ConfigError('tier: needs obstore: in its checkout, pip install ".[fleet]"') from None
-    is_read_only = settings.tier.mode == "read-only"
     upstream, file = settings.tier.upstream, settings.tier.upstream_token_file
-    leader = None
-    if upstream is not None and file is not None:
-        leader = upstream, read_token("tier.upstream_token_file", file)
-    return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only, lead=leader)
+    lead = (upstream, read_token("tier.upstream_token_file", file)) if upstream and file else None
+    is_read_only = settings.tier.mode == "read-only"
+    return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only, lead=lead)
 
 
 def _check_store(store: Store, settings: Settings) -> None:

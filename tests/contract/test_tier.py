@@ -123,17 +123,19 @@ def test_a_read_only_daemon_writes_nothing(tmp_path, tier):
 @pytest.mark.parametrize("harm", ["flip", "truncate", "swap", "remove"])
 def test_a_lying_bucket_costs_only_the_work(harm, tmp_path, tier):
     """What it lost, by a lifecycle rule for example, is copied again, while a manifest still names it."""
-    filled(tmp_path / "first", tier)
-    [path] = objects(tier)
+    with box(tmp_path / "first", tier) as first:
+        made = [
+            first.job().fill(first.store.staging, names)["artifact"]["digest"] for names in ("def", ITEMS)
+        ]
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 2
+    other, path = (tier / tiers.object_name(one) for one in made)
     data = path.read_bytes()
-    if harm == "flip":
-        path.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
-    elif harm == "truncate":
-        path.write_bytes(data[:-5])
-    elif harm == "swap":
-        path.write_bytes(bytes(len(data)))
-    else:
-        path.unlink()
+    harmed = {"flip": data[:-5] + bytes([data[-5] ^ 1]) + data[-4:], "truncate": data[:-5]}
+    harmed["swap"] = other.read_bytes()
+    assert len(harmed["swap"]) == len(data)
+    path.unlink()
+    if harm != "remove":
+        path.write_bytes(harmed[harm])
     with box(tmp_path / "second", tier) as second:
         job = second.job()
         assert asked(job) == (3, 0)

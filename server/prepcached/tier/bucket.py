@@ -62,24 +62,18 @@ class Bucket:
 
     async def get(self, name: str, limit: int) -> bytes:
         """A small object; raises Absent, or Damaged where it has more than `limit` bytes."""
-        with _told(name):
-            found = await _soon(obstore.get_async(self._store, name))
-            if found.meta["size"] > limit:
-                raise Damaged(f"{name} has {found.meta['size']} bytes; the limit is {limit}")
-            pieces, whole = aiter(found.stream(min_chunk_size=PIECE_BYTES)), bytearray()
-            while (piece := await _soon(anext(pieces, None))) is not None:
-                whole += piece
-            return bytes(whole)
+        return b"".join([piece async for piece in self.stream(name, range(limit + 1))])
 
-    async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[memoryview]:
-        """The pieces of a large object; raises Absent, or Damaged where it has another size. Given up when,
-        at the rate so far, all of it would take longer than `limit_s`."""
+    async def stream(self, name: str, sizes: range, limit_s: float = 1e9) -> AsyncIterator[memoryview]:
+        """The pieces of an object; raises Absent, or Damaged where its size is not one of these. Given up
+        when, at the rate so far, all of it would take longer than `limit_s`."""
         loop = asyncio.get_running_loop()
         began, count = loop.time(), 0
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
-            if found.meta["size"] != size_bytes:
-                raise Damaged(f"{name} has {found.meta['size']} bytes, not {size_bytes}")
+            size_bytes = found.meta["size"]
+            if size_bytes not in sizes:
+                raise Damaged(f"{name} has {size_bytes} bytes, expected {sizes[0]} to {sizes[-1]}")
             pieces: AsyncIterator[Any] = aiter(found.stream(min_chunk_size=PIECE_BYTES))
             if isinstance(self._store, LocalStore):
                 pieces = self._ranges(name, size_bytes)

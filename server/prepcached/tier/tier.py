@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, BinaryIO, TypeVar
 
 from blake3 import blake3
@@ -55,6 +56,7 @@ LOG = logging.getLogger(__name__)
 
 RETRY_S = 30.0  # how often a bucket that could not tell is asked until it answers
 DOWNLOADS = 4  # artifacts that are fetched at once
+AHEAD, WRITTEN_S = 16, 0.002  # pieces of each that wait to be written, and how often that is looked at
 ASKED_S = 0.9
 """Longest wait for a manifest. A request for a lease waits for two and for the lead (`upstream.CALL_S`): less
 than 3 s, after which a job takes its daemon for silent."""
@@ -202,8 +204,9 @@ class Tier:
                 if self._outage.is_on:  # another download failed while this one waited
                     raise CouldNotTell(self._outage.last_failure)
                 await self._download(row, name)
-                staged, take = StagedFile(name, row.size_bytes), daemon.store.commit
-                done = await daemon.slow(take, commit.recipe, staged, owner_uid=owner_uid, hashed=row.digest)
+            # Outside: the next one is downloaded while the disk takes this one.
+            staged, take = StagedFile(name, row.size_bytes), daemon.store.commit
+            done = await daemon.slow(take, commit.recipe, staged, owner_uid=owner_uid, hashed=row.digest)
         except BaseException as error:
             daemon.leases.forget_generation(commit.recipe)  # the store may have taken what it could not say
             daemon.leases.abort_commit(commit)
@@ -233,21 +236,25 @@ class Tier:
         LOG.warning("artifact %s of the tier: a job preprocesses its items: %s", row.digest, error)
 
     async def _download(self, row: Row, name: str) -> None:
-        """Writes and hashes an artifact's bytes in the staging folder, one piece while another comes."""
-        daemon, hasher = self._daemon, blake3()
+        """Brings an artifact's bytes into the staging folder. A thread writes and hashes while more comes."""
+        daemon, pieces = self._daemon, SimpleQueue[memoryview | None]()
+        sizes = range(row.size_bytes, row.size_bytes + 1)
         limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
         with contextlib.ExitStack() as stack:
             fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, row.size_bytes))
             stack.callback(os.close, fd)
-            writing = daemon.spawn(asyncio.sleep(0))
+            writing = daemon.spawn(asyncio.to_thread(_write, fd, pieces))
             try:
-                async for piece in self._bucket.stream(object_name(row.digest), row.size_bytes, limit_s):
-                    await asyncio.shield(writing)
-                    writing = daemon.spawn(daemon.slow(_write, fd, piece, hasher))
-                await asyncio.shield(writing)
+                async for piece in self._bucket.stream(object_name(row.digest), sizes, limit_s):
+                    pieces.put(piece)
+                    while pieces.qsize() > AHEAD and not writing.done():
+                        await asyncio.sleep(WRITTEN_S)
+                    if writing.done():  # it has failed
+                        break
             finally:
+                pieces.put(None)
                 await asyncio.wait([writing])  # it uses the file
-        if hasher.hexdigest() != row.digest:
+        if writing.result() != row.digest:
             raise Damaged(f"its bytes do not have the digest {row.digest}")
 
     # -- writing back
@@ -332,10 +339,7 @@ class Tier:
 
     async def pull(self, digest: str, scope: str, owner_uid: int) -> tuple[int, int]:
         """Fetches what the bucket has of one recipe: how many artifacts were fetched, and could not be.
-
-        Raises:
-            NotFound: the bucket does not know the recipe; StoreError: it could not tell.
-        """
+        Raises NotFound where the bucket does not know the recipe, StoreError where it could not tell."""
         recipe, daemon, store = digest + scope, self._daemon, self._daemon.store
         if not await daemon.quick(store.is_registered, recipe):
             try:
@@ -388,11 +392,15 @@ def object_name(digest: str) -> str:
     return f"cas/v1/{digest[:2]}/{digest}"
 
 
-def _write(fd: int, piece: memoryview, hasher: blake3) -> None:
-    hasher.update(piece)
-    while piece:
-        piece = piece[os.write(fd, piece) :]
-    durable.begin_flush(fd)
+def _write(fd: int, pieces: SimpleQueue[memoryview | None]) -> str:
+    """Writes what comes until None; returns its digest."""
+    hasher = blake3()
+    for piece in iter(pieces.get, None):
+        hasher.update(piece)
+        while piece:
+            piece = piece[os.write(fd, piece) :]
+        durable.begin_flush(fd)
+    return hasher.hexdigest()
 
 
 def _opened(objects: str, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:

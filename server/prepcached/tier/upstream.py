@@ -115,12 +115,8 @@ class Upstream:
     async def share(
         self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float
     ) -> tuple[Container[bytes] | None, tuple[wire.Holder, ...]]:
-        """Leases what a job asks for and this machine may not preprocess yet.
-
-        Returns:
-            The items that a job here may preprocess (None: all, the lead is away), and who has some of the
-            rest.
-        """
+        """Leases what a job asks for and this machine may not preprocess yet. Returns the items that a job
+        here may preprocess (None: all, the lead is away), and who has some of the rest."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._outage.was_asked.wait(), CALL_S)
         if self.is_away:
