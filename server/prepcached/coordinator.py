@@ -67,8 +67,7 @@ class Miss:
 
 
 class Misses:
-    def __init__(self, limit: int = MAX_MISSES) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str, bool], Miss] = OrderedDict()
 
     def note(self, miss: Miss) -> None:
@@ -77,7 +76,7 @@ class Misses:
         before = self._kept.pop(of, None)
         is_again = before is not None and before.session == miss.session and not miss.why
         self._kept[of] = before if before is not None and is_again else miss
-        if len(self._kept) > self._limit:
+        if len(self._kept) > MAX_MISSES:
             self._kept.popitem(last=False)
 
     def note_reason(self, recipe: str | None, why: str) -> None:
@@ -208,7 +207,8 @@ class Coordinator:
         if staged.size_bytes > wire.MAX_STAGED_BYTES:
             raise LimitExceeded(f"{session.label}: commit at most {wire.MAX_STAGED_BYTES} bytes at once")
         known = self._commits.get(session.id, [])
-        task = next((task for asked, task in known if asked == request and not _has_failed(task)), None)
+        done = (task for asked, task in known if asked == request and not (task.done() and task.exception()))
+        task = next(done, None)
         if task is None:
             pairs = [(lease.id, lease.token) for lease in request.leases]
             try:
@@ -376,7 +376,3 @@ class Coordinator:
                 yield wire.Holder(session.label, items, done, total)
         if fetched:
             yield wire.Holder(TIER_NAME, fetched)
-
-
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -139,7 +139,8 @@ class Daemon:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.store.on_merged = self._note_merged
+        # Called by the thread that merges: a lease that is asked for once the files are gone comes after.
+        self.store.on_merged = partial(self._loop.call_soon_threadsafe, self.leases.raise_generation)
         await self.sweep()
         self._ticker = self._loop.create_task(self._tick())
 
@@ -300,10 +301,6 @@ class Daemon:
             LOG.warning("cannot remove %s: %s", swept.failed.filename, swept.failed.strerror)
 
     # -- inside
-
-    def _note_merged(self, recipe: str, generation: int) -> None:
-        """Called by the thread that merges: a lease that is asked for once its files are gone comes after."""
-        self._loop.call_soon_threadsafe(self.leases.raise_generation, recipe, generation)
 
     async def _tick(self) -> None:
         while True:

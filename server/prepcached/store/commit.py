@@ -74,7 +74,11 @@ def commit(
         sharing: dict[int, bool] = {}
         _replaced(core, recipe, file, sharing)  # the lock is not held while thousands of headers are read
         with core.writer:
-            return Committed(_commit(core, recipe, file, owner_uid, holder, sharing), _ref(file))
+            generation = _commit(core, recipe, file, owner_uid, holder, sharing)
+    header, items = file.header, len(file.header.item_digests)
+    observed = tuple(Digest(chunk.name) for chunk in chunks_of(header.inputs))
+    of = header.rows, header.cost_s, observed, header.edition
+    return Committed(generation, ArtifactRef(header.key, file.digest, file.size_bytes, items, *of))
 
 
 @contextlib.contextmanager
@@ -197,9 +201,7 @@ def items_of(core: Core, row: Doomable) -> Items:
 
 def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Taken) -> None:
     """Refuses what would make clients refuse the answer to a look-up."""
-    if not new.header.observed:
-        return
-    size = queries.observed_bytes(conn, recipe.id)
+    size = queries.observed_bytes(conn, recipe.id) if new.header.observed else 0
     if size > MAX_OBSERVED_BYTES:
         raise errors.TooLarge(
             f"the observed inputs of {recipe.name} would take {size_text(size)} per look-up; the limit is "
@@ -246,10 +248,3 @@ def row_values(header: Header, digest: str, size_bytes: int) -> dict[str, Any]:
         "edition": header.edition,
         "observed": header.observed or None,
     }
-
-
-def _ref(file: Taken) -> ArtifactRef:
-    header, items = file.header, len(file.header.item_digests)
-    observed = tuple(Digest(chunk.name) for chunk in chunks_of(header.inputs))
-    of = header.rows, header.cost_s, observed, header.edition
-    return ArtifactRef(header.key, file.digest, file.size_bytes, items, *of)

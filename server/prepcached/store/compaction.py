@@ -95,7 +95,10 @@ class Merger:
         """Does one merge if there is one to do; whether it did."""
         core, now = self._core, self._core.monotonic()
         if self._due is None:
-            self._due = dict.fromkeys(self._scattered_recipes(), now)
+            of = artifacts.c.recipe_id
+            with core.index.read() as conn:
+                scattered = sa.select(of).group_by(of).having(sa.func.count() >= FANOUT)
+                self._due = dict.fromkeys(conn.execute(scattered).scalars(), now)
         with core.memory:
             grown, core.grown_recipes = core.grown_recipes, set()
         for recipe_id in grown:
@@ -111,12 +114,6 @@ class Merger:
                     self._due[recipe_id] = now
                     return True
         return False
-
-    def _scattered_recipes(self) -> list[int]:
-        of = artifacts.c.recipe_id
-        with self._core.index.read() as conn:
-            scattered = sa.select(of).group_by(of).having(sa.func.count() >= FANOUT)
-            return list(conn.execute(scattered).scalars())
 
     def _next(self, recipe_id: int) -> list[int] | None:
         """Ids of what to merge next of a recipe, none of it held just now; None where nothing would merge

@@ -67,7 +67,7 @@ class Core:
         self.removals = 0
         self.merging_bytes = 0  # what the merge that is under way may write, before its parts go
         self.is_full = False  # whether the disk leaves no room at all; logged once
-        self.on_merged: Callable[[str, int], None] = lambda recipe, generation: None
+        self.on_merged: Callable[[str, int], object] = lambda recipe, generation: None
         """Called after each merge, by the thread that merges, before the files of the parts go."""
         self.set_limits(limits)
 

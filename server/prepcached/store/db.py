@@ -135,7 +135,8 @@ class Index:
                     found = "\n".join(conn.exec_driver_sql("PRAGMA quick_check(1)").scalars())
                     if found != "ok":
                         raise self._corrupt(f"is damaged ({found})")
-                metadata.create_all(conn)
+                if self.is_new:
+                    metadata.create_all(conn)
         except BaseException:
             self.close()
             raise

@@ -45,6 +45,8 @@ NEW_INDEX = "new index"
 """What was done at a start where artifacts lay and no index that could be used."""
 BATCH = 256
 """Files that one transaction indexes: it waits some ms for the disk."""
+FOLDERS = 16
+"""Folders of objects that the walk compares with one query, and with the writer lock held."""
 ROUND_S = 86_400
 """A round of the scrub begins at most so often: a small store is not read over and over."""
 VERIFY_BYTES_PER_S = 64 << 20
@@ -94,9 +96,10 @@ def _open(core: Core, is_recovering: bool) -> None:
 def _begin(core: Core) -> Counter[str]:
     """A new index; what was done, by name. Where a store was here before, generations start beyond any that a
     client can have seen: at the time in milliseconds."""
-    has_artifacts = any(os.listdir(folder) for _, folder in core.layout.object_folders())
+    is_old = not core.disk.is_new
+    has_artifacts = is_old and any(os.listdir(folder) for _, folder in core.layout.object_folders())
     with core.index.write() as conn:
-        if not core.disk.is_new:
+        if is_old:
             queries.set_note(conn, "generation_base", int(core.clock() * 1000))
         core.index.finish(conn)
     return Counter({NEW_INDEX: 1} if has_artifacts else {})
@@ -106,7 +109,7 @@ def _begin(core: Core) -> Counter[str]:
 
 
 def check(core: Core, *, repair: bool = False) -> list[Finding]:
-    """Compares index and disk, and mends if asked. The writer lock is held for a folder of 256 at a time."""
+    """Compares index and disk, and mends if asked. The writer lock is held for some folders at a time."""
     with io_told("the store could not be checked"):
         return list(_walk(core, repair=repair, is_check=True))
 
@@ -115,10 +118,15 @@ def _walk(core: Core, *, repair: bool, is_check: bool = False) -> Iterator[Findi
     with core.writer:
         found = [*_temporary(core, repair), *_doomed(core, repair)]
     yield from found
-    for prefix, folder in core.layout.object_folders():
+    for some in queries.chunks(core.layout.object_folders(), FOLDERS):
         core.check_not_stopping()
         with core.writer:
-            found = list(_folder(core, prefix, folder, repair, is_check))
+            with core.index.read() as conn:
+                rows = queries.digests_in(conn, [prefix for prefix, _ in some])
+            pairs = zip(some, rows, strict=True)
+            found = [
+                one for (_, path), known in pairs for one in _folder(core, path, known, repair, is_check)
+            ]
             if any(finding.outcome == "indexed" for finding in found):
                 _keep_latest_editions(core)  # here: a start that ends early leaves rows to the next
         yield from found
@@ -152,12 +160,11 @@ def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
         yield Finding("doomed-file", what, repair, "doomed")
 
 
-def _folder(core: Core, prefix: str, folder: str, repair: bool, is_check: bool) -> Iterator[Finding]:
+def _folder(core: Core, folder: str, with_row: set[str], repair: bool, is_check: bool) -> Iterator[Finding]:
     names = set(os.listdir(folder))
-    with core.index.read() as conn:
-        with_row = queries.digests_between(conn, prefix)
-        without_row = names - with_row
-        if without_row:
+    without_row = names - with_row
+    if without_row:
+        with core.index.read() as conn:
             without_row -= {digest.hex() for digest in queries.doomed_digests(conn)}
     for name, outcome in _adopted(core, folder, sorted(without_row), repair):
         what = f"{name} is in objects, but not in the index"

@@ -258,12 +258,16 @@ def use_by(conn: sa.Connection, now: float) -> None:
         conn.execute(artifacts.update().values(used_at=artifacts.c.used_at - (latest - now)))
 
 
-def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
-    """Hex digests of all rows that start with two hex digits: one row, for there may be many."""
-    low = bytes.fromhex(prefix)
-    statement = "SELECT lower(group_concat(hex(digest), ' ')) FROM artifacts WHERE digest >= ? AND digest < ?"
-    high = bytes([low[0] + 1]) if low[0] < 255 else b"\xff" * 33
-    return set((conn.exec_driver_sql(statement, (low, high)).scalar_one() or "").split())
+def digests_in(conn: sa.Connection, prefixes: Sequence[str]) -> list[set[str]]:
+    """Hex digests of all rows, by their first two digits: one row each, for there may be many."""
+    ends = [end for low in map(bytes.fromhex, prefixes) for end in (low, low + b"\xff" * 32)]
+    found = conn.exec_driver_sql(
+        "SELECT (SELECT lower(group_concat(hex(digest), ' ')) FROM artifacts "
+        "WHERE digest BETWEEN column1 AND column2) "
+        f"FROM (VALUES {', '.join(['(?, ?)'] * len(prefixes))})",
+        tuple(ends),
+    )
+    return [set((text or "").split()) for text in found.scalars()]
 
 
 # What artifacts observed

@@ -5,9 +5,11 @@ import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
+import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import entry_key
@@ -17,6 +19,19 @@ from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
+
+
+def test_an_opening_asks_the_index_few_things(open_store, root):
+    """There are 256 folders to be compared with it."""
+    engine, asked = (sa.Engine, "before_cursor_execute"), list[str]()
+
+    def note(*given: Any) -> None:
+        asked.append(given[2])
+
+    sa.event.listen(*engine, note)
+    open_store()
+    sa.event.remove(*engine, note)
+    assert len(asked) < 60, asked
 
 
 def test_committing_the_same_bytes_again_changes_nothing(store):

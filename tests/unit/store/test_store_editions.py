@@ -3,12 +3,15 @@
 import builtins
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prepcache import errors
 from prepcache.protocol.wire import ArtifactRef
+from prepcached.store import commit as committing
 from prepcached.store.db import discard
 from prepcached.store.store import Store, rebuild
 from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, failing, put, stage
@@ -61,6 +64,20 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(store, monkeypatch)
             store.commit(RECIPE, staged, owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == (old,)
     store.sweep_staging("s".__ne__)
+
+
+def test_a_refresh_reads_headers_while_others_may_write(store, monkeypatch):
+    only(store, "a", "b")
+    read, others = committing.items_of, ThreadPoolExecutor(1)
+
+    def noted(*given: Any) -> Any:
+        assert others.submit(store.writer.acquire, blocking=False).result(), "the lock is held"
+        others.submit(store.writer.release).result()
+        return read(*given)
+
+    monkeypatch.setattr(committing, "items_of", noted)
+    assert only(store, "a", edition=1).edition == 1
+    others.shutdown()
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
