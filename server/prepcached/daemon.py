@@ -140,7 +140,9 @@ class Daemon:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         # Called by the thread that merges: a lease that is asked for once the files are gone comes after.
-        self.store.on_merged = partial(self._loop.call_soon_threadsafe, self.leases.raise_generation)
+        self.store.on_merged = lambda recipe, generation: self._loop.call_soon_threadsafe(
+            self.leases.raise_generation, recipe, generation
+        )
         await self.sweep()
         self._ticker = self._loop.create_task(self._tick())
 
