@@ -282,6 +282,19 @@ def test_uncommitted_work_stays_below_5_s_or_2_percent(monkeypatch):
     assert measured.is_commit_due(share.COMMIT_BYTES)
 
 
+def test_small_samples_beside_large_ones_keep_their_clock(client, monkeypatch):
+    measured, since = share.Pace(), list[float]()
+    monkeypatch.setattr(filler, "Pace", lambda slots: measured)
+    monkeypatch.setattr(call, "PART_BYTES", 4000)  # so that the second item has a file of its own
+
+    def parts(item: int) -> Iterator[Any]:
+        since.append(measured.uncommitted_since)
+        yield from np.zeros((1, 100, 1)[item], "(100,)f8")
+
+    CachedDataset(range(3), parts, expand=True, client=client, **OPTIONS)
+    assert since[1] == since[2] < math.inf
+
+
 def test_leases_grow_to_seconds_and_shrink_near_the_end():
     measured = share.Pace()
     assert measured.want(1000, 0) == 1

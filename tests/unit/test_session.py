@@ -15,6 +15,7 @@ from prepcache.daemon.waits import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
+from support.observing import told_by_child
 from support.sessions import RECIPE, Bench, Listener, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
 
@@ -162,6 +163,13 @@ def test_what_a_lost_beat_told_is_told_again(bench):
     wait_until(lambda: len(beats) > 2)
     assert beats[0] == beats[1] == [f"{1:064x}"]
     wait_until(lambda: beats[-1] == [])
+
+
+def test_an_answered_beat_ends_an_outage_that_a_worker_told(bench):
+    bench.session.resolve(SomeRecipe())
+    budget = bench.session.budget
+    told_by_child(lambda: bool(budget.give_up("u", "it does not answer", is_final=False)))
+    wait_until(lambda: not told_by_child(lambda: budget.is_away))
 
 
 def test_a_beat_that_hears_of_its_end_opens_a_new_session(bench):
