@@ -379,7 +379,7 @@ class ManyArtifacts(Contestant):
     artifacts = 200
 
     def prepare(self) -> None:
-        from prepcache.artifact import Writer
+        from prepcache.artifact.writer import Writer
         from prepcache.digests import RecipeDigest
 
         for part, numbers in enumerate(np.array_split(np.arange(self.workload.count), self.artifacts)):

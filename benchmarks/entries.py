@@ -15,6 +15,7 @@ import numpy as np
 from blake3 import blake3
 
 from prepcache import artifact
+from prepcache.artifact.writer import Writer
 from prepcache.digests import RecipeDigest, entry_key
 from prepcached.store import queries
 from prepcached.store.commit import row_values
@@ -47,7 +48,7 @@ def fill(root: Path, count: int) -> None:
 def _add(store: Store, digest: RecipeDigest, numbers: range) -> None:
     """Artifacts of one item each."""
     first = blake3(b"item").digest()
-    writer = artifact.Writer(digest)
+    writer = Writer(digest)
     writer.add(first, [{"x": np.zeros(1000, np.uint8)}], 0.5)
     with tempfile.TemporaryFile() as file:
         writer.write(file.fileno(), producer={"script": "benchmarks"})

@@ -24,11 +24,14 @@ from prepcache.batching.collation import as_asked, receives
 from prepcache.batching.gather import Batch
 from prepcache.dataset_options import (
     DatasetOptions,
+    MapStyle,
     Options,
+    Wrapped,
     check_keywords,
     opening_mode,
     refuse_unknown,
     sequence_of,
+    wrapped,
 )
 from prepcache.errors import UnkeyableError
 from prepcache.index.item_index import Array, Catalogue, Distinct
@@ -37,7 +40,6 @@ from prepcache.keys.code.project import class_module_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.samples import TOLD_BARE, Preprocessing, Samples
-from prepcache.wrapped import MapStyle, Wrapped, wrapped
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as Dataset
@@ -276,15 +278,18 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
     # -- reading
 
     def __len__(self) -> int:
-        return len(self._samples)
+        try:
+            return len(self._samples)
+        except TOLD_BARE as error:
+            raise error.with_traceback(None) from error.__cause__
 
     def __getitem__(self, index: int) -> T_co:
         at = operator.index(index)
         samples = self._samples
-        count = len(samples) if samples.is_expanded else samples.count
-        if not -count <= at < count:
-            raise IndexError(f"index {at} is out of range for a data set of {count} samples")
         try:
+            count = len(samples) if samples.is_expanded else samples.count
+            if not -count <= at < count:
+                raise IndexError(f"index {at} is out of range for a data set of {count} samples")
             sample = samples.sample(at + count if at < 0 else at)
         except TOLD_BARE as error:
             raise error.with_traceback(None) from error.__cause__

@@ -1,4 +1,5 @@
-"""Options of a data set: their types and checks, and what `prepcache fill` changes.
+"""What a data set is opened with: options, their types and checks, a dataset that is wrapped, and what
+`prepcache fill` changes.
 
 Invariants:
     1. An `OpeningMode` applies to the whole process, which is the command's, and to the user's data sets.
@@ -16,15 +17,19 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from numbers import Real
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypedDict, TypeVar
 
-from prepcache.daemon.client import Client
+from prepcache.daemon.launcher import BaseClient
 from prepcache.keys import recipes
+from prepcache.keys.items import load
 
 if TYPE_CHECKING:
+    from prepcache.daemon.client import Client
     from prepcache.dataset import CachedDataset
     from prepcache.keys.files.digest import Trust
     from prepcache.keys.paths import Read
+
+S_co = TypeVar("S_co", covariant=True)
 
 
 class Options(TypedDict, total=False):
@@ -57,7 +62,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "lazy": (bool, "True or False"),
     "expand": (bool, "True or False"),
     "executor": (Executor | None, "a concurrent.futures.Executor"),
-    "client": (Client | None, "a prepcache.Client"),
+    "client": (BaseClient | None, "a prepcache.Client"),
 }
 """Types of options, and their names in messages."""
 _OF_A_RECIPE = inspect.signature(recipes.recipe).parameters
@@ -82,7 +87,7 @@ class DatasetOptions:
             if name in given and not isinstance(given[name], kind):
                 raise TypeError(f"{name} must be {told}, not {type(given[name]).__name__}")
         self.function, self.how = _function_of(preprocess, given)
-        self.asks: Client = given.get("client") or Client()
+        self.asks: BaseClient = given.get("client") or BaseClient()
         self.root: str | os.PathLike[str] | None = given.get("root")
         self.lazy: bool = given.get("lazy", False)
         self.verify_fraction: float = given.get("verify_fraction", 0.0)
@@ -153,6 +158,58 @@ def sequence_of(items: Any) -> Sequence[Any]:
     refuse_unordered(items)
     is_kept = hasattr(items, "__getitem__") and hasattr(items, "__len__") and not hasattr(items, "iloc")
     return items if is_kept and not isinstance(items, list) else list(items)
+
+
+class MapStyle(Protocol[S_co]):
+    """A dataset that has samples by their positions."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> S_co: ...
+
+
+class Wrapped:
+    """The function of a dataset that `CachedDataset.wrap` takes: gives `dataset[i]` for the item `key(i)`.
+
+    The files in an item count by their bytes. Of the dataset, the code of `__getitem__` counts, and every
+    attribute that it reads, lists of all files and labels included: a list whose entries `key` names entirely
+    is left out by `untracked=`. One that draws random numbers is refused: its samples would be the same in
+    every epoch.
+    """
+
+    def __init__(self, dataset: Any, names: list[Any]) -> None:
+        self.dataset = dataset
+        self._positions = {_told_apart(load(name)): i for i, name in reversed([*enumerate(names)])}
+
+    @property
+    def method(self) -> Callable[..., Any]:
+        method: Callable[..., Any] = self.dataset.__getitem__
+        return method
+
+    def __call__(self, item: Any) -> Any:
+        return self.dataset[self._positions[_told_apart(item)]]
+
+
+def _told_apart(name: Any) -> Any:
+    """A key of a dict for an item: 1, 1.0 and True are three items, and so they are in tuples."""
+    if isinstance(name, tuple):
+        return tuple(_told_apart(one) for one in name)
+    return type(name), repr(name) if isinstance(name, float) else name
+
+
+def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped]:
+    """The items of a dataset, and the function that makes their samples."""
+    if not (hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")):
+        raise TypeError(
+            f"wrap() takes a map-style dataset, with __getitem__ and __len__, not {type(dataset).__name__}: "
+            "for a stream use CachedIterableDataset"
+        )
+    if not callable(key):
+        raise TypeError(f"key must be callable as key(i), not {type(key).__name__}")
+    names = [key(i) for i in range(len(dataset))]
+    try:
+        return names, Wrapped(dataset, names)
+    except TypeError as error:  # there is one that has no hash
+        raise TypeError(f"key(i) must give a path, str, number, or tuple of those: {error}") from None
 
 
 @dataclass(frozen=True)

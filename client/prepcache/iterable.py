@@ -33,6 +33,8 @@ from itertools import islice
 from pathlib import PosixPath
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from prepcache.artifact.sample_tree import copied
 from prepcache.dataset import IterableDataset, Opened, T_co, open_recipe
 from prepcache.dataset_options import DatasetOptions, refuse_unordered
@@ -42,8 +44,7 @@ from prepcache.index.item_index import Catalogue, Distinct
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
-from prepcache.progress import Once, say
-from prepcache.report import Report, changed_inputs, shared_zeros, stream_line
+from prepcache.report import Once, Report, Shared, changed_inputs, say, stream_line
 from prepcache.samples import TOLD_BARE, Preprocessing, Samples
 
 FIRST_ITEMS = 8
@@ -176,10 +177,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         self._source.set_epoch(epoch)
 
     def report(self) -> Report:
-        """How many items hit and were preprocessed in all epochs so far, and what that cost.
-
-        What spawned workers did is not in it.
-        """
+        """How many items hit and were preprocessed in all epochs so far, and what that cost."""
         artifacts = self._by.artifacts
         reason = [artifacts.trouble] if artifacts.trouble else []
         return self._counts.report([*self._why, *changed_inputs(artifacts), *reason])
@@ -191,25 +189,22 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
 
 
 class Counts:
-    """Sums over all chunks, in memory that forked DataLoader workers share; a spawned one has its own."""
+    """Sums over all chunks, in memory that DataLoader workers share."""
 
     def __init__(self) -> None:
-        self._rows = shared_zeros(_PROCESSES * len(_FIELDS), "f8").reshape(_PROCESSES, -1)
+        self._rows = Shared(np.zeros((_PROCESSES, len(_FIELDS))))
         self._why: dict[str, None] = {}
 
     def note(self, report: Report, trouble: str) -> None:
         report = report if trouble else replace(report, not_stored=0)  # it is on its way
-        self._rows[os.getpid() % _PROCESSES] += [getattr(report, name) for name in _FIELDS]
+        self._rows.array[os.getpid() % _PROCESSES] += [getattr(report, name) for name in _FIELDS]
         if len(self._why) < _MAX_WHY:
             self._why.update(dict.fromkeys(report.why))
 
     def report(self, why: list[str]) -> Report:
-        sums = dict(zip(_FIELDS, self._rows.sum(axis=0).tolist(), strict=True))
+        sums = dict(zip(_FIELDS, self._rows.array.sum(axis=0).tolist(), strict=True))
         counts = {name: round(sums.pop(name)) for name in _COUNTS}
         return Report(**counts, **sums, why=tuple(dict.fromkeys([*why, *self._why])))
-
-    def __reduce__(self) -> Any:
-        return Counts, ()
 
 
 class Split(NamedTuple):

@@ -9,8 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
-import mmap
 import multiprocessing
 import os
 import shutil
@@ -18,13 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from prepcache.protocol import wire
 from prepcache.protocol.units import shortened, size_text, span_text
+from prepcache.report import say
 from prepcache.settings import is_first_rank
-
-log = logging.getLogger("prepcache")
 
 QUIET_S = 1.0
 REDRAW_S = 0.1
@@ -34,22 +30,8 @@ NAME_CHARS, BAR_CHARS = 16, 8
 ERASED = "\r\x1b[J"
 
 
-def say(line: str, is_shown: bool | None = None, *, is_wrong: bool = False) -> None:
-    """One line for people: to the log where one listens, else to stderr.
-
-    `is_shown`: None shows it in the first rank, and what `is_wrong` in every process.
-    """
-    if is_shown is False or (is_shown is None and not is_wrong and not is_first_rank()):
-        return
-    if log.isEnabledFor(logging.INFO) and log.hasHandlers():
-        log.info("%s", line)
-    elif sys.stderr is not None:  # it was closed
-        with suppress(Exception):  # nobody reads it any more, or a class of the job's stands there
-            print(f"prepcache: {line}\n", end="", file=sys.stderr, flush=True)  # one write: jobs share them
-
-
 def _is_terminal() -> bool:
-    with suppress(Exception):  # as above
+    with suppress(Exception):  # it is a class of the job's
         return bool(sys.stderr.isatty())
     return False
 
@@ -60,27 +42,6 @@ def _is_notebook() -> bool:
         return False
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_ipython is not None and hasattr(get_ipython(), "kernel")
-
-
-class Once:
-    """Which one-time messages were logged, in memory that forked workers share."""
-
-    TOPICS = (
-        "ranks", "drawn", "nothing", "drifted", "left", "files", "started", "unseen", "unobserved",
-        "taken", "lost",
-    )  # fmt: skip
-
-    def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
-        self._said = mmap.mmap(-1, len(said))
-        self._said[:] = said
-
-    def is_news(self, topic: str) -> bool:
-        at = self.TOPICS.index(topic)
-        was, self._said[at] = self._said[at], 1
-        return not was
-
-    def __reduce__(self) -> Any:
-        return Once, (self._said[:],)
 
 
 class Progress:

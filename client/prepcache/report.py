@@ -1,7 +1,7 @@
-"""The report of a data set: what was there, what was preprocessed, what that cost, and why.
+"""The report of a data set: what was there, what was made, what that cost, and why; and lines for people.
 
 Invariants:
-    1. The counts are in memory that forked DataLoader workers share. A spawned worker counts for itself.
+    1. The counts, and what was said once, are in memory that DataLoader workers share, spawned ones too.
     2. `hit + computed + waited <= items`. They are equal once `prepare()` has returned, the daemon was there
        and nothing was declined. An item that equals an earlier one of the data set counts as a hit.
     3. What is computed is in the cache at this moment, or not stored. What is declined may be computed, too.
@@ -12,21 +12,28 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
+import secrets
+import sys
+import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prepcache.artifact.reader import Mapping
 from prepcache.daemon.session import fitting
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
-from prepcache.index.item_index import MISSING, Distinct
+from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.protocol import wire
 from prepcache.protocol.units import count_text, shortened, size_text, span_text
-from prepcache.settings import Mode
+from prepcache.settings import Mode, is_first_rank
 
 if TYPE_CHECKING:
     from prepcache.index.artifact_set import ArtifactSet
@@ -34,6 +41,8 @@ if TYPE_CHECKING:
     from prepcache.index.recipe_index import Slot
     from prepcache.keys.items import Stamps
     from prepcache.protocol import inspection
+
+log = logging.getLogger("prepcache")
 
 ASK_S = 1.0
 NAMED_ITEMS = 3
@@ -50,8 +59,7 @@ class Report:
     Args:
         items: items in the data set, equal ones included.
         hit: items that were there when the data set was opened.
-        computed: distinct items that this process preprocessed, or a DataLoader worker that it forked; kept
-            or not.
+        computed: distinct items that this process preprocessed, or its DataLoader workers; kept or not.
         waited: distinct items that other jobs preprocessed while this one was preparing.
         declined: distinct items that are not in the cache since it had no room, computed or not.
         bytes: bytes of the cached artifacts that hold the data set's samples, by its share of their items.
@@ -86,14 +94,87 @@ class Report:
         return ", ".join(parts)
 
 
+def say(line: str, is_shown: bool | None = None, *, is_wrong: bool = False) -> None:
+    """One line for people: to the log where one listens, else to stderr.
+
+    `is_shown`: None shows it in the first rank, and what `is_wrong` in every process.
+    """
+    if is_shown is False or (is_shown is None and not is_wrong and not is_first_rank()):
+        return
+    if log.isEnabledFor(logging.INFO) and log.hasHandlers():
+        log.info("%s", line)
+    elif sys.stderr is not None:  # it was closed
+        with suppress(Exception):  # nobody reads it any more, or a class of the job's stands there
+            print(f"prepcache: {line}\n", end="", file=sys.stderr, flush=True)  # one write: jobs share them
+
+
+class Shared:
+    """An array, at first of zeros, that a job's processes write into: those that it forks or sends it to.
+
+    Once sent, it lies in a file in memory, which the other process opens. One that cannot has a copy, and so
+    has what is sent within a process.
+    """
+
+    def __init__(self, like: Array) -> None:
+        self._place: tuple[int, str] | None = None
+        self.array = _mapped(like, -1)
+
+    def __reduce__(self) -> Any:
+        if self._place is None:
+            with suppress(OSError):
+                name = f"prepcache-{secrets.token_hex(8)}"
+                fd = os.memfd_create(name)
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(self.array.tobytes())
+                self._keep(fd, name)
+        return Shared.sent, (self.array, os.getpid(), self._place)
+
+    @classmethod
+    def sent(cls, array: Array, pid: int, place: tuple[int, str] | None) -> Shared:
+        one = cls(array)
+        one.array[:] = array
+        if place is not None and pid != os.getpid():
+            with suppress(OSError):
+                path = Path(f"/proc/{pid}/fd/{place[0]}")
+                if place[1] in path.readlink().name:  # else it has another file there by now
+                    one._keep(os.open(path, os.O_RDWR | os.O_CLOEXEC), place[1])
+        return one
+
+    def _keep(self, fd: int, name: str) -> None:
+        weakref.finalize(self, os.close, fd).atexit = False
+        self.array, self._place = _mapped(self.array, fd), (fd, name)
+
+
+def _mapped(like: Array, fd: int) -> Array:
+    flags = mmap.MAP_SHARED | (mmap.MAP_ANONYMOUS if fd < 0 else 0)
+    mapping = Mapping(max(1, like.nbytes), mmap.PROT_READ | mmap.PROT_WRITE, flags, fd)
+    array: Array = np.asarray(mapping)[: like.nbytes].view(like.dtype).reshape(like.shape)
+    return array
+
+
+class Once:
+    """Which one-time messages were logged by a job."""
+
+    TOPICS = (
+        "ranks", "drawn", "nothing", "drifted", "left", "files", "started", "unseen", "unobserved",
+        "taken", "lost",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._said = Shared(np.zeros(len(self.TOPICS), "u1"))
+
+    def is_news(self, topic: str) -> bool:
+        said, at = self._said.array, self.TOPICS.index(topic)
+        was, said[at] = said[at], 1
+        return not was
+
+
 _UNKNOWN, _HIT, _WAITED = range(3)
 
 
-def shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
-    """An array that forked children write into, too."""
-    if not count:
-        return np.zeros(0, dtype)
-    return np.frombuffer(mmap.mmap(-1, count * np.dtype(dtype).itemsize), dtype)
+_COUNTED = np.dtype([("state", "u1"), ("made", "u1"), ("full", "u1"), ("cost_s", "f8")])
+"""Of each item: where it came from; 1: preprocessed by this job; 1: the cache has no room for what is not
+stored; what it cost where it was made on access."""
 
 
 class Tally:
@@ -102,24 +183,25 @@ class Tally:
     def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
         self.why: list[str] = []
         self._catalogue = catalogue
-        self._state = shared_zeros(len(distinct), "u1")
-        self._made = shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
-        self._cost_s = shared_zeros(len(distinct), "f8")  # of items made on access
-        self._is_full = shared_zeros(1, "u1")  # 1: the cache has no room for what is not stored
+        self._counted = Shared(np.zeros(len(distinct), _COUNTED))
         self._seconds = 0.0
         self._changed: set[int] = set()
 
+    def _of(self, column: str) -> Array:
+        array: Array = self._counted.array[column]
+        return array
+
     def note_hits(self) -> tuple[int, float]:
         hits = np.flatnonzero(self._catalogue.places.artifact != MISSING)
-        self._state[hits] = _HIT
+        self._of("state")[hits] = _HIT
         return self._found(hits)
 
     def note_fill(self, computed: Any, waited: Any, seconds: float) -> tuple[int, float]:
-        self._made[computed] = 1
-        self._state[computed] = _UNKNOWN
+        self._of("made")[computed] = 1
+        self._of("state")[computed] = _UNKNOWN
         waited = np.array(waited, "i8")
-        waited = waited[self._made[waited] == 0]  # else it was made on access meanwhile
-        self._state[waited] = _WAITED
+        waited = waited[self._of("made")[waited] == 0]  # else it was made on access meanwhile
+        self._of("state")[waited] = _WAITED
         self._seconds += seconds
         return self._found(waited)
 
@@ -136,9 +218,9 @@ class Tally:
                 yield slot, min(1.0, float(counts[number]) / slot.artifact.items)
 
     def note_made(self, index: int, cost_s: float) -> None:
-        self._cost_s[index] += cost_s
-        self._made[index] = 1
-        self._state[index] = _UNKNOWN
+        self._of("cost_s")[index] += cost_s
+        self._of("made")[index] = 1
+        self._of("state")[index] = _UNKNOWN
 
     def note_changed(self, index: int, names: list[str]) -> bool:
         if index in self._changed:
@@ -148,14 +230,14 @@ class Tally:
         return True
 
     def note_full(self) -> None:
-        self._is_full[:] = 1
+        self._of("full")[:] = 1
 
     @property
     def not_stored(self) -> int:
-        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(self._made))))
+        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(self._of("made")))))
 
     def made_since_opening(self) -> tuple[int, int, int]:
-        is_hit, is_made = self._state == _HIT, self._made == 1
+        is_hit, is_made = self._of("state") == _HIT, self._of("made") == 1
         is_others = (self._catalogue.places.artifact != MISSING) & ~is_made & ~is_hit
         return int(np.count_nonzero(is_hit)), int(np.count_nonzero(is_made)), int(np.count_nonzero(is_others))
 
@@ -170,19 +252,19 @@ class Tally:
 
     def report(self, why: tuple[str, ...]) -> Report:
         inverse = self._catalogue.distinct.inverse
-        is_new = (self._made == 1) | (self._state == _WAITED)
+        is_new = (self._of("made") == 1) | (self._of("state") == _WAITED)
         # Of equal items one was computed or waited for; the others found it there.
         again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
-        hit = int(np.count_nonzero((self._state == _HIT)[inverse]) + again)
-        _, saved_s = self._found(np.isin(self._state, (_HIT, _WAITED)))
+        hit = int(np.count_nonzero((self._of("state") == _HIT)[inverse]) + again)
+        _, saved_s = self._found(np.isin(self._of("state"), (_HIT, _WAITED)))
         return Report(
             items=len(inverse),
             hit=hit,
-            computed=int(np.count_nonzero(self._made)),
-            waited=int(np.count_nonzero(self._state == _WAITED)),
-            declined=len(self._state) - self._catalogue.kept if self._is_full[0] else 0,
+            computed=int(np.count_nonzero(self._of("made"))),
+            waited=int(np.count_nonzero(self._of("state") == _WAITED)),
+            declined=len(self._of("state")) - self._catalogue.kept if self._of("full").any() else 0,
             bytes=int(self.nbytes),
-            seconds=self._seconds + float(self._cost_s.sum()),
+            seconds=self._seconds + float(self._of("cost_s").sum()),
             seconds_saved=saved_s,
             why=why,
             not_stored=self.not_stored,

@@ -23,26 +23,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prepcache.artifact.sample_tree import copied
+from prepcache.dataset_options import DatasetOptions, Wrapped
 from prepcache.errors import PreprocessError, SampleError, UnkeyableError
-from prepcache.fill.input_guard import UNSTEADY, Originals
 from prepcache.forks import ForkLock, kept
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.index.item_index import MISSING, Array, Distinct, View
+from prepcache.index.item_index import MISSING, UNSTEADY, Array, Distinct, Originals, View
 from prepcache.keys.code.project import working_folder
 from prepcache.keys.files.stat_cache import user_stat_cache
-from prepcache.progress import Once, Progress, say
-from prepcache.protocol.observed import draws_text
-from prepcache.report import WITHOUT, Report, Tally, opening_line, why_missing, why_so
-from prepcache.wrapped import Wrapped
+from prepcache.protocol.wire import draws_text
+from prepcache.report import WITHOUT, Once, Report, Tally, opening_line, say, why_missing, why_so
 
 if TYPE_CHECKING:
     from prepcache.batching.gather import Batch
-    from prepcache.dataset_options import DatasetOptions
     from prepcache.fill.call import Job
     from prepcache.fill.on_access import OnAccess
     from prepcache.index.item_index import Catalogue
     from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
+    from prepcache.progress import Progress
 
 TOLD_BARE = KeyboardInterrupt, PreprocessError, SampleError
 """Raised with the line of the job that asked for samples, and one frame of ours."""
@@ -111,6 +109,8 @@ class Preprocessing:
         return [text]
 
     def shown(self, total: int, there: int, *, is_background: bool = False) -> Progress:
+        from prepcache.progress import Progress
+
         is_shown = self.progress if self.is_speaker else False
         return Progress(self.name, total, there, is_shown, self._tell, is_background=is_background)
 

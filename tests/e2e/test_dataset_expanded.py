@@ -83,6 +83,22 @@ def test_expanded_samples_that_cannot_be_kept_are_reported(monkeypatch):
     assert (told.value.errno, make.call_count) == (errno.ENOSPC, 2)
 
 
+def test_a_large_item_that_no_folder_takes_is_told(client, monkeypatch, caplog):
+    monkeypatch.setattr("prepcache.fill.pending.COMMIT_BYTES", 20_000)
+    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left"))
+    monkeypatch.setattr("prepcache.fill.pending.Writer.spill", full)
+    options: Any = {"expand": True, "code": None, "version": "1", "progress": False, "client": client}
+
+    def parts(item: int) -> Iterator[Any]:
+        yield from np.zeros((1 + 100 * item, 125))
+
+    with pytest.raises(OSError, match=r"fit neither into the cache nor into .*set TMPDIR"):
+        CachedDataset([0, 1], parts, **options)
+    assert "the samples of 1 item are dropped" in caplog.text and ": free space there" in caplog.text
+    assert CachedDataset([0], parts, **options).report().hit == 1
+
+
 def test_expanded_samples_that_are_always_purged_are_kept(client, monkeypatch):
     for limit in ("fill.share.COMMIT_S", "fill.share.COMMIT_SHARE", "fill.share.CHUNK_S",
                   "daemon.waits.BEAT_SHORTEST_S", "daemon.waits.BEAT_LONGEST_S"):  # fmt: skip

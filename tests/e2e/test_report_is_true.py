@@ -13,15 +13,19 @@ from torch.utils.data import DataLoader
 def make(item):
     return torch.full((4096,), float(item))
 
-ds = prepcache.CachedDataset(list(range(40)), make, version="1", code=None, lazy=True, progress=False)
-for batch in DataLoader(ds, 8, num_workers=2):
-    pass
-ragged = [{"x": torch.arange(n)} for n in (3, 1)]
-for collate in (prepcache.pad_collate, prepcache.pack_collate):
-    (plain,) = DataLoader(ragged, 2, collate_fn=collate)
-    (made,) = DataLoader(ragged, 2, collate_fn=collate())
-    assert str(plain) == str(made) and "tensor" in str(plain), plain
-tell(ds)
+def main():
+    ds = prepcache.CachedDataset(list(range(40)), make, version="1", code=None, lazy=True, progress=False)
+    for batch in DataLoader(ds, 8, num_workers=2, multiprocessing_context=sys.argv[1]):
+        pass
+    ragged = [{"x": torch.arange(n)} for n in (3, 1)]
+    for collate in (prepcache.pad_collate, prepcache.pack_collate):
+        (plain,) = DataLoader(ragged, 2, collate_fn=collate)
+        (made,) = DataLoader(ragged, 2, collate_fn=collate())
+        assert str(plain) == str(made) and "tensor" in str(plain), plain
+    tell(ds)
+
+if __name__ == "__main__":
+    main()
 """
 
 FULL = """
@@ -37,9 +41,15 @@ tell(ds)
 """
 
 
-def test_what_workers_stored_is_in_the_report(jobs):
-    told = jobs.run(jobs.write(WORKERS))
-    assert told["computed"] == 40 and told["bytes"] >= 40 * 4096 * 4 and len(told["why"]) == 1
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_workers_stored_is_in_the_report(jobs, method):
+    told = jobs.run(jobs.write(WORKERS), method)
+    assert (
+        told["seconds"] > 0
+        and told["computed"] == 40
+        and told["bytes"] >= 40 * 4096 * 4
+        and len(told["why"]) == 1
+    )
 
 
 @pytest.mark.parametrize("lazy", [False, True])

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from prepcache import artifact
+from prepcache.artifact.writer import Writer
+from prepcache.artifact.writer import merge as merged
 from prepcache.digests import RecipeDigest
 
 RECIPE = RecipeDigest("5a" * 32)
@@ -42,7 +44,7 @@ def write_items(
     observed: Sequence[dict[str, Any]] = (),
 ) -> artifact.Document:
     """The same for items of any number of samples."""
-    writer = artifact.Writer(recipe)
+    writer = Writer(recipe)
     for number, samples in enumerate(items, first):
         writer.add(digest(number), samples, float(number))
     with open(path, "wb") as file:
@@ -54,9 +56,7 @@ def merge(path: Path, sources: Sequence[Path]) -> artifact.Document:
     with contextlib.ExitStack() as stack:
         fds = [stack.enter_context(source.open("rb")).fileno() for source in sources]
         out = stack.enter_context(path.open("xb"))
-        return artifact.merge(
-            fds, [artifact.check(fd) for fd in fds], out.fileno(), producer={"name": "test"}
-        )
+        return merged(fds, [artifact.check(fd) for fd in fds], out.fileno(), producer={"name": "test"})
 
 
 def samples_of(found: artifact.Artifact) -> list[Any]:

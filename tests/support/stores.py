@@ -14,6 +14,7 @@ import pytest
 from blake3 import blake3
 
 from prepcache import artifact
+from prepcache.artifact.writer import Writer
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
 from prepcache.protocol.wire import Committed, StagedFile
@@ -58,7 +59,7 @@ def write_artifact(
     edition: int = 0,
 ) -> artifact.Document:
     """An artifact with one sample of about `size_bytes` for each item."""
-    writer = artifact.Writer(recipe, edition)
+    writer = Writer(recipe, edition)
     for name in items:
         digest = item(name)
         values = np.random.default_rng([seed, *digest]).integers(0, 256, size_bytes, np.uint8)

@@ -16,6 +16,7 @@ import torch
 from prepcache import artifact
 from prepcache.artifact import writer
 from prepcache.artifact.header import MAX_INPUTS
+from prepcache.artifact.writer import Writer
 from prepcache.digests import RecipeDigest, entry_key
 from prepcache.errors import ArtifactError, SampleError
 from support.artifacts import RECIPE, digest, merge, samples_of, write, write_items
@@ -23,7 +24,7 @@ from support.leaks import Leaks
 
 
 def test_a_refused_item_leaves_nothing(tmp_path):
-    writer = artifact.Writer(RECIPE)
+    writer = Writer(RECIPE)
     writer.add(digest(0), [1], 0.0)
     with pytest.raises(SampleError):
         writer.add(digest(1), [(1, "new tree"), object()], 0.0)
@@ -39,7 +40,7 @@ def test_a_refused_item_leaves_nothing(tmp_path):
 def test_too_many_trees_are_refused_by_name(monkeypatch):
     """Keys that vary with the sample would make a group each: refused with the remedy, not written slowly."""
     monkeypatch.setattr("prepcache.artifact.writer.MAX_GROUPS", 3)
-    writer = artifact.Writer(RECIPE)
+    writer = Writer(RECIPE)
     for number in range(3):
         writer.add(digest(number), [{str(number): 1}], 0.0)
     with pytest.raises(SampleError, match="return them as values"):
@@ -68,7 +69,7 @@ def test_too_many_observed_inputs_are_not_written(tmp_path):
 
 def test_a_full_disk_is_an_os_error():
     """No room is the kernel's error, unchanged: the store decides what it means."""
-    writer = artifact.Writer(RECIPE)
+    writer = Writer(RECIPE)
     writer.add(digest(0), [torch.zeros(1000)], 0.0)
     with pytest.raises(OSError) as caught, open("/dev/full", "wb", buffering=0) as file:
         writer.write(file, producer={})

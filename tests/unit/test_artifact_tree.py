@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from prepcache import artifact
 from prepcache.artifact import sample_tree
+from prepcache.artifact.writer import Writer
 from prepcache.errors import SampleError
 from support.artifacts import RECIPE, digest, write
 from support.programs import python
@@ -102,7 +102,7 @@ REFUSED = [
 )
 def test_what_no_column_holds_is_refused_by_path():
     """A refusal names the leaf and what to return instead, and the writer keeps what it had."""
-    writer = artifact.Writer(RECIPE)
+    writer = Writer(RECIPE)
     writer.add(digest(0), [1], 0.0)
     for sample, path, remedy in REFUSED:
         with pytest.raises(SampleError) as caught:

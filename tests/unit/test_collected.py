@@ -10,25 +10,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from blake3 import blake3
 
-from prepcache import artifact
 from prepcache.artifact import columns, writer
+from prepcache.artifact.writer import Writer, copy
 from prepcache.digests import RecipeDigest
 from prepcache.fill import pending
 from prepcache.fill.call import Part
 from prepcache.fill.pending import Collected, LocalFile
 
 TASK: Any = types.SimpleNamespace(
-    writer=lambda: artifact.Writer(RecipeDigest("0" * 64)),
+    writer=lambda: Writer(RecipeDigest("0" * 64)),
     catalogue=types.SimpleNamespace(
         distinct=types.SimpleNamespace(digests=[blake3(b"%d" % n).digest() for n in range(102)])
     ),
     producer={},
+    by=mock.Mock(),
 )
 
 
@@ -75,7 +77,7 @@ def collected(parts: list[Part]) -> Collected:
 def file_of(made: Collected, path: Path) -> tuple[list[int], list[bytes], bytes]:
     batch = made.batch([])
     with path.open("wb") as file:
-        artifact.copy(batch.file.fd, file.fileno(), batch.file.nbytes)
+        copy(batch.file.fd, file.fileno(), batch.file.nbytes)
     return batch.indices, list(batch.cover), path.read_bytes()
 
 
@@ -107,7 +109,13 @@ def test_an_interrupt_anywhere_leaves_whole_items(tmp_path, whole):
     assert lines > 100
 
 
-def test_parts_of_an_item_lie_in_a_file_meanwhile(tmp_path, monkeypatch):
+def test_parts_of_an_item_lie_in_the_folder_of_more_room(tmp_path, monkeypatch):
+    room = {str(tmp_path): 1, str(tmp_path / "staging"): 2}
+    TASK.by.artifacts.session.staging.return_value = tmp_path / "staging"
+    (tmp_path / "staging").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: types.SimpleNamespace(free=room[folder]))
     parts = [Part(0, [sample(n), sample(n, length=n), n], n == 9, 0.5) for n in range(10)]
     whole = Part(0, [one for part in parts for one in part.samples], True, 5.0)
     wanted = file_of(collected([whole]), tmp_path / "whole")
@@ -116,9 +124,10 @@ def test_parts_of_an_item_lie_in_a_file_meanwhile(tmp_path, monkeypatch):
     made = collected(parts)
     assert file_of(made, tmp_path / "spilled") == file_of(made, tmp_path / "again") == wanted
     assert os.fstat(made._scratch).st_size > 40_000
+    assert os.readlink(f"/proc/self/fd/{made._scratch}").startswith(f"{tmp_path}/staging/")
 
 
-class Refused(artifact.Writer):
+class Refused(Writer):
     """Its file is not taken by the filesystem."""
 
     def write(self, file: Any, **names: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import artifact
+from prepcache.artifact.writer import Writer
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill.pending import LocalFile
@@ -45,7 +45,7 @@ class Files:
         return self.put_digests({item(int(name[1:])): rows for name, rows in samples.items()}, edition)
 
     def put_digests(self, table: dict[bytes, list[Any]], edition: int = 0) -> wire.ArtifactRef:
-        writer = artifact.Writer(RECIPE, edition)
+        writer = Writer(RECIPE, edition)
         for digest, rows in table.items():
             writer.add(digest, rows, 1.0)
         name = Digest(os.urandom(32).hex())
@@ -99,7 +99,7 @@ def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(files):
 
 def local(*names: int) -> LocalFile:
     """What only this job has of some items."""
-    writer = artifact.Writer(RECIPE)
+    writer = Writer(RECIPE)
     for name in names:
         writer.add(item(name), [name], 0.0)
     return LocalFile(writer, {})
@@ -123,7 +123,7 @@ def test_a_pickled_index_misses_what_went_meanwhile(files):
     one, two = files.put(i0=[0]), files.put(i1=[1])
     found = catalogue(files, 3)
     found.index.take_in([one, two])
-    writer = artifact.Writer(RECIPE)
+    writer = Writer(RECIPE)
     writer.add(item(2), [2], 0.0)
     found.add_local(LocalFile(writer, {}))
     frozen = pickle.dumps(found)
@@ -153,7 +153,7 @@ def test_samples_of_a_missing_file_are_missing(files):
     """The next file has the descriptor, and often the inode, of the one before."""
 
     def single(digest: bytes, value: int) -> LocalFile:
-        writer = artifact.Writer(RECIPE)
+        writer = Writer(RECIPE)
         writer.add(digest, [value], 0.0)
         return LocalFile(writer, {})
 
@@ -213,7 +213,7 @@ def unreachable(*_: Any) -> Any:
 @pytest.mark.parametrize("told", ["another recipe's", "another entry's", "without its inputs"])
 def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(files, told, caplog):
     """Items of two recipes have the same digests: another recipe's samples would be taken for this one's."""
-    writer = artifact.Writer(RecipeDigest("cd" * 32) if told == "another recipe's" else RECIPE)
+    writer = Writer(RecipeDigest("cd" * 32) if told == "another recipe's" else RECIPE)
     writer.add(item(0), [13], 1.0)
     inputs = [{"kind": "file", "name": "labels.txt", "digest": "ef" * 32}]
     with open(files.folder / ("12" * 32), "w+b") as file:

@@ -8,7 +8,7 @@ import pytest
 
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.protocol import wire
-from prepcache.protocol.observed import CHUNK_INPUTS, Row, chunks_of, in_order
+from prepcache.protocol.wire import CHUNK_INPUTS, Row, chunks_of, in_order
 
 
 def row(name: object, digest: str = "aa") -> Row:

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.fill.input_guard import Originals
 from prepcache.fill.recipe_guard import RecipeGuard, line
-from prepcache.index.item_index import Distinct
+from prepcache.index.item_index import Distinct, Originals
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import recipe
 from support.observing import told_by_child

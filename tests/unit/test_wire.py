@@ -142,11 +142,12 @@ def test_msgspec_looks_at_no_class_after_its_import():
     program = """
 import contextlib, os, sys
 from prepcache import artifact
+from prepcache.artifact.writer import Writer
 from prepcache.errors import BadRequest
 from prepcache.protocol import inspection, wire
 from prepcached.tier import manifests
 file = os.memfd_create("artifact")
-writer = artifact.Writer("ab" * 32, 0)
+writer = Writer("ab" * 32, 0)
 writer.add(bytes(32), [{"x": 1}], 0.5)
 writer.write(file, producer={}, observed=())
 looks = []

@@ -58,7 +58,8 @@ class Mapping:
             raise OSError(number, os.strerror(number))
         self._place = (address, size_bytes)
         self.__array_interface__ = {
-            "data": (address, True), "shape": (size_bytes,), "typestr": "|u1", "version": 3,
+            "data": (address, not protection & mmap.PROT_WRITE), "shape": (size_bytes,), "typestr": "|u1",
+            "version": 3,
         }  # fmt: skip
 
     def __del__(self) -> None:

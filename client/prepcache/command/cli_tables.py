@@ -23,10 +23,9 @@ from rich.text import Text
 from prepcache import __version__
 from prepcache.protocol import inspection
 from prepcache.protocol.explain import cues, hint
-from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, page, room, warnings
 from prepcache.protocol.units import age_text, count_text, printable, size_text, span_text, user_name
-from prepcache.protocol.wire import Message
+from prepcache.protocol.wire import RANDOM, Message, draws_in, draws_text
 
 INPUTS_SHOWN = 20  # of the inputs of each kind that an entry observed; there may be a hundred thousand
 KEY_DIGITS = 12  # as jobs print; commands take any such beginning

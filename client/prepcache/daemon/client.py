@@ -1,32 +1,19 @@
-"""A client of one daemon: look at what is there, purge, pin, verify. Sessions build on it (session.py).
+"""A client of one daemon, for people: look at what is there, purge, pin, verify.
 
-Invariants:
-    1. Every call ends within `timeout` and raises `DaemonUnreachable`, or the error that the daemon named.
-    2. A client is safe to share between threads and across fork, and pickles as what it was made from
-       and what is left of its budget.
+Invariant: every call ends within `timeout`, or raises `DaemonUnreachable` or the error that the daemon named.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from prepcache.daemon import waits
-from prepcache.daemon.launcher import Endpoint, find
-from prepcache.daemon.waits import PROCESS, OwnTime, WaitBudget
+from prepcache.daemon.launcher import BaseClient
 from prepcache.digests import Key
-from prepcache.errors import DaemonUnreachable
-from prepcache.forks import kept
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.wire import Message, hex64
-from prepcache.settings import Address, Mode, Settings, check_token
-
-if TYPE_CHECKING:
-    from prepcache.daemon.http import Transport
+from prepcache.protocol.wire import hex64
 
 M = TypeVar("M")
 
@@ -41,7 +28,7 @@ class Filters(TypedDict, total=False):
     produced_by: str | None  # found in one of the producer's values (script, host, user)
 
 
-class Client:
+class Client(BaseClient):
     """Speaks with one daemon.
 
     Args:
@@ -55,87 +42,6 @@ class Client:
         ConfigError: the URL, or a `PREPCACHE*` variable, means nothing. Of all calls: DaemonUnreachable where
             no daemon answers in time, and the error that it answered with.
     """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        timeout: float = waits.CALL_S,
-        *,
-        budget: WaitBudget = PROCESS,
-    ) -> None:
-        self._made_from = (url, token, timeout)
-        self.settings = Settings.from_environ()
-        if url is not None:
-            self.settings = replace(self.settings, address=Address.parse(url))
-        self.token = self.settings.token if token is None else check_token(token)
-        self.timeout_s = timeout
-        self.budget = budget
-
-    def __reduce__(self) -> Any:
-        return type(self), self._made_from, self.budget.left()
-
-    def __setstate__(self, left: dict[str, Any]) -> None:
-        self.budget.begin_with(left)
-
-    def __repr__(self) -> str:
-        return f"prepcache.Client({self.url!r})"
-
-    @property
-    def mode(self) -> Mode:
-        return self.settings.mode
-
-    @property
-    def url(self) -> str:
-        return self.endpoint.address.url
-
-    @kept
-    def endpoint(self) -> Endpoint:
-        """The daemon that this client speaks with; decided at the first use."""
-        return find(self.settings)
-
-    @kept
-    def transport(self) -> Transport:
-        from prepcache.daemon.http import Transport
-
-        return Transport(self.endpoint.address, self.token, self.endpoint.who)
-
-    def start(self) -> bool:
-        """Starts the user's own daemon where it is ours to start; whether it is worth waiting for."""
-        return self.endpoint.start(is_reading=not self.mode.is_writing)
-
-    def begin(self) -> None:
-        """Starts the user's own daemon if it is not there. What goes wrong is said when it is needed."""
-        if self.mode is not Mode.OFF and not self.endpoint.is_listening:
-            with contextlib.suppress(DaemonUnreachable):
-                self.start()
-
-    def call(
-        self,
-        gives: type[M],
-        method: str,
-        path: str,
-        body: Message | None = None,
-        *,
-        params: Mapping[str, str] | None = None,
-        limit_s: float | None = None,
-    ) -> M:
-        """One exchange, within `limit_s` or the client's timeout; repeated while the daemon starts or
-        restarts."""
-        attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
-        start = functools.partial(self.endpoint.start, is_reading=True)  # an empty store has nothing to tell
-        answer: M = OwnTime(limit_s or self.timeout_s).run(self.url, attempt, start=start)
-        return answer
-
-    def close(self) -> None:
-        if "transport" in vars(self):
-            self.transport.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def info(self) -> inspection.Info:
         return self.call(inspection.Info, "GET", "/v1/info")

@@ -1,10 +1,12 @@
-"""Which daemon a client uses where no URL is given, and how the user's own one is started on demand.
+"""A client of one daemon, as sessions use it: which daemon, and how the user's own one is started on demand.
 
 Invariants:
     1. Of K first jobs exactly one starts a daemon: under a lock in the root, whose file names the process.
     2. The daemon inherits nothing: a session of its own, cwd `/`, no descriptors (else `python job.py | tee`
        never ends), output to a log in its root; it is no child.
     3. Starting never waits for the daemon: a request that needs it waits, on its own budget.
+    4. A client is safe to share between threads and across fork, and pickles as what it was made from
+       and what is left of its budget.
 
 NOTE [ Which daemon is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use
 it and a process listens. Else the user's own daemon, started when it is needed, gone when it is idle.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import importlib.util
 import math
 import os
@@ -22,13 +25,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from prepcache.daemon import waits
+from prepcache.daemon.waits import PROCESS, OwnTime, WaitBudget
 from prepcache.errors import DaemonUnreachable
+from prepcache.forks import kept
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, SYSTEM_SOCKET, own_root, own_socket
 from prepcache.protocol.units import shortened, span_text
-from prepcache.settings import Address, Settings
+from prepcache.settings import Address, Mode, Settings, check_token
+
+if TYPE_CHECKING:
+    from prepcache.daemon.http import Transport
+    from prepcache.protocol.wire import Message
+
+M = TypeVar("M")
 
 IDLE_EXIT_S = 600  # the daemon on demand stops when nobody did more than look for so long
 NEVER = -math.inf
@@ -241,3 +254,88 @@ class Launcher(Endpoint):
 
     def _failed(self, why: str) -> DaemonUnreachable:
         return DaemonUnreachable(f"the daemon cannot be started on demand: {why}", why="failed")
+
+
+class BaseClient:
+    """Speaks with one daemon. `prepcache.Client` is one, with the calls of people."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = waits.CALL_S,
+        *,
+        budget: WaitBudget = PROCESS,
+    ) -> None:
+        self._made_from = (url, token, timeout)
+        self.settings = Settings.from_environ()
+        if url is not None:
+            self.settings = replace(self.settings, address=Address.parse(url))
+        self.token = self.settings.token if token is None else check_token(token)
+        self.timeout_s = timeout
+        self.budget = budget
+
+    def __reduce__(self) -> Any:
+        return type(self), self._made_from, self.budget.left()
+
+    def __setstate__(self, left: dict[str, Any]) -> None:
+        self.budget.begin_with(left)
+
+    def __repr__(self) -> str:
+        return f"prepcache.Client({self.url!r})"
+
+    @property
+    def mode(self) -> Mode:
+        return self.settings.mode
+
+    @property
+    def url(self) -> str:
+        return self.endpoint.address.url
+
+    @kept
+    def endpoint(self) -> Endpoint:
+        """The daemon that this client speaks with; decided at the first use."""
+        return find(self.settings)
+
+    @kept
+    def transport(self) -> Transport:
+        from prepcache.daemon.http import Transport
+
+        return Transport(self.endpoint.address, self.token, self.endpoint.who)
+
+    def start(self) -> bool:
+        """Starts the user's own daemon where it is ours to start; whether it is worth waiting for."""
+        return self.endpoint.start(is_reading=not self.mode.is_writing)
+
+    def begin(self) -> None:
+        """Starts the user's own daemon if it is not there. What goes wrong is said when it is needed."""
+        if self.mode is not Mode.OFF and not self.endpoint.is_listening:
+            with contextlib.suppress(DaemonUnreachable):
+                self.start()
+
+    def call(
+        self,
+        gives: type[M],
+        method: str,
+        path: str,
+        body: Message | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        limit_s: float | None = None,
+    ) -> M:
+        """One exchange, within `limit_s` or the client's timeout; repeated while the daemon starts or
+        restarts."""
+        attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
+        start = functools.partial(self.endpoint.start, is_reading=True)  # an empty store has nothing to tell
+        answer: M = OwnTime(limit_s or self.timeout_s).run(self.url, attempt, start=start)
+        return answer
+
+    def close(self) -> None:
+        if "transport" in vars(self):
+            self.transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

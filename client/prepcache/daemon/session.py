@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from prepcache import forks
 from prepcache.daemon import transfer, waits
-from prepcache.daemon.client import Client
 from prepcache.daemon.heartbeat import Heartbeat
+from prepcache.daemon.launcher import BaseClient
 from prepcache.daemon.waits import OwnTime, WaitBudget, own_time
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
@@ -42,7 +42,7 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )  # fmt: skip
-from prepcache.protocol import inspection, wire
+from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
 from prepcache.protocol.units import shortened
 from prepcache.protocol.wire import Message
@@ -63,7 +63,7 @@ class Session:
     _all: ClassVar[dict[tuple[str, str | None, bool], Session]] = {}
     """By URL, token, and whether it may start a daemon: one that only reads does not."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BaseClient) -> None:
         self.client = client
         self.budget = client.budget
         self.heartbeat = Heartbeat(self)
@@ -86,7 +86,7 @@ class Session:
         self.heartbeat.after_fork()
 
     @classmethod
-    def current(cls, client: Client) -> Session:
+    def current(cls, client: BaseClient) -> Session:
         """This process's session with the daemon of `client`. Opens nothing yet."""
         if client.mode is Mode.OFF:
             return cls(client)
@@ -230,7 +230,9 @@ class Session:
         return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:
-        return self.run(self._call("GET", "/v1/info", inspection.Info)).limits
+        from prepcache.protocol.inspection import Info
+
+        return self.run(self._call("GET", "/v1/info", Info)).limits
 
     @contextlib.contextmanager
     def looking(self, wait_s: float = 0.0) -> Iterator[None]:

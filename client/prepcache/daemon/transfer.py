@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from prepcache import artifact
 from prepcache.daemon import waits
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
@@ -96,6 +95,8 @@ def stage(fd: int, path: Path) -> bool:
             return True
     except OSError:  # it is of another filesystem, or had a name before
         pass
+    from prepcache.artifact import writer
+
     try:
         copy = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
     except OSError:
@@ -103,7 +104,7 @@ def stage(fd: int, path: Path) -> bool:
     try:
         with writing_in(path.parent, "give the daemon another root (PREPCACHED_ROOT)"):
             os.fchmod(copy, 0o640)
-            artifact.copy(fd, copy, os.fstat(fd).st_size)
+            writer.copy(fd, copy, os.fstat(fd).st_size)
     except BaseException:
         path.unlink()
         raise

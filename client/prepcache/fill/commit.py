@@ -53,7 +53,6 @@ from prepcache.errors import (
 from prepcache.fill.pending import Batch, Collected, Task
 from prepcache.fill.share import MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.protocol import wire
-from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import count_text
 
 if TYPE_CHECKING:
@@ -194,13 +193,16 @@ class Committer:
         try:
             batch = collected.batch(list(observed), session)
         except (OSError, ArtifactError) as why:
-            self.reason = self.reason or f"samples could not be written to a temporary file: {why}"
-            self.has_dropped = True
-            count = count_text(len(collected.indices), "item", "items")
-            log.warning("prepcache: the samples of %s are dropped and recomputed: %s", count, why)
+            self.drop(len(collected.indices), why)
             return None
         self._task.catalogue.add_local(batch.file)
         return batch
+
+    def drop(self, items: int, why: Exception) -> None:
+        self.reason = self.reason or f"samples could not be written to a temporary file: {why}"
+        self.has_dropped = True
+        count = count_text(items, "item", "items")
+        log.warning("prepcache: the samples of %s are dropped and recomputed: %s", count, why)
 
     def soon(self, after_s: float = 0.0) -> None:
         if os.getpid() == self.pid:
@@ -287,7 +289,7 @@ class Committer:
             log.exception("prepcache: internal error in a commit; only this job has its samples")
             self.decline(repr(error), is_declined=False)
         if committed is not None:
-            self._artifacts.absorb_own(committed, dict(chunks_of(batch.observed)))
+            self._artifacts.absorb_own(committed, dict(wire.chunks_of(batch.observed)))
         batch.settle(batch.indices)
         return True
 

@@ -280,6 +280,9 @@ class Fill:
                     self._take_cut(part)
             except SampleError as error:  # no column can hold it
                 raise self._task.refusal(part.index, error) from None
+            except OSError as error:  # no file takes the parts of one item
+                self._committer.drop(1, error)
+                return
         self._by.job.guard.note_call()
         self._flush_if_due()
 

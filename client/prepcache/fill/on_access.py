@@ -38,7 +38,7 @@ from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import COMMIT_ITEMS, COMMIT_LEASES, Pace, Share
 from prepcache.keys.randomness import Guard, describe
-from prepcache.protocol.observed import with_draws
+from prepcache.protocol.wire import with_draws
 
 POLL_S = 0.25
 """One long poll for what others are making."""

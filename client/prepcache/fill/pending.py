@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
 import time
@@ -22,17 +23,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prepcache import artifact
+from prepcache.artifact.writer import Writer
 from prepcache.daemon.session import script_run
 from prepcache.daemon.transfer import nameless, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.call import Part
-from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.share import COMMIT_BYTES
-from prepcache.index.item_index import Catalogue
+from prepcache.index.item_index import SHOWN, Catalogue
 
 if TYPE_CHECKING:
-    from prepcache.fill.input_guard import Originals
     from prepcache.fill.share import HeldLease, Share
+    from prepcache.index.item_index import Originals
     from prepcache.report import Tally
     from prepcache.samples import Preprocessing
 
@@ -49,8 +50,8 @@ class Task:
     originals: Originals
     tally: Tally
 
-    def writer(self) -> artifact.Writer:
-        return artifact.Writer(self.by.recipe.digest, self.catalogue.index.edition)
+    def writer(self) -> Writer:
+        return Writer(self.by.recipe.digest, self.catalogue.index.edition)
 
     @property
     def producer(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class LocalFile:
 
     def __init__(
         self,
-        writer: artifact.Writer,
+        writer: Writer,
         producer: dict[str, Any],
         observed: Sequence[dict[str, Any]] = (),
         staging: Path | None = None,
@@ -193,7 +194,7 @@ class Batch:
         self.settle([index for row, index in enumerate(self.indices) if row not in rows])
         if rows:
             whole = self.file.artifact
-            writer = artifact.Writer(whole.recipe, whole.edition)
+            writer = Writer(whole.recipe, whole.edition)
             for row in rows:
                 first = int(whole.first_row[row])
                 samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
@@ -217,7 +218,7 @@ class Collected:
         self.cost_s = 0.0
         self.leases: set[int] = set()  # which a commit would name
         self._spills_at = COMMIT_BYTES
-        self._scratch = 0
+        self._folder, self._scratch = "", 0
 
     @property
     def nbytes(self) -> int:
@@ -245,11 +246,19 @@ class Collected:
     def _extend(self, part: Part) -> None:
         self._writer.extend(part.samples, part.cost_s)
         if self.nbytes >= self._spills_at:
-            folder = _folder()
-            with writing_in(folder, "set TMPDIR to another folder"):
-                self._scratch = self._scratch or _owned(self, nameless(folder))
+            self._folder = self._folder or self._roomier()
+            with writing_in(self._folder, "set TMPDIR to another folder"):
+                self._scratch = self._scratch or _owned(self, nameless(self._folder))
                 self._writer.spill(self._scratch)
             self._spills_at = self.nbytes + COMMIT_BYTES
+
+    def _roomier(self) -> str:
+        """The folder of temporary files, or that of the daemon if that has more room."""
+        folders = [_folder()]
+        with suppress(PrepcacheError):
+            if (staging := self._task.by.artifacts.session.staging()) is not None:
+                folders.append(str(staging))
+        return max(folders, key=lambda folder: shutil.disk_usage(folder).free)
 
     def batch(self, observed: list[dict[str, Any]], session: Any = None) -> Batch:
         """What was collected, in a file: where `session` commits it from, if there is room."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.artifact import Writer
+from prepcache.artifact.writer import Writer
+from prepcache.daemon.client import Client
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import PrepcacheError, PreprocessError, VerifyError
-from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.pending import Task
-from prepcache.index.item_index import MISSING
+from prepcache.index.item_index import MISSING, SHOWN
 from prepcache.index.recipe_index import Slot
 from prepcache.keys.randomness import Guard
 
@@ -55,7 +55,8 @@ def _removed(task: Task, slot: Slot, name: str) -> str:
     if ref is None or not artifacts.mode.is_writing:
         return ""
     try:
-        artifacts.client.verify([ref.key], differs=f"{name} differs")
+        with Client(artifacts.client.url, artifacts.client.token) as client:
+            client.verify([ref.key], differs=f"{name} differs")
     except PrepcacheError as error:
         return f". Entry {ref.key[:12]} could not be removed: {error.message}"
     return f". Entry {ref.key[:12]} was removed"

@@ -37,7 +37,7 @@ from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
 from prepcache.keys.observation.inputs import Input
 from prepcache.keys.randomness import Guard
-from prepcache.protocol.observed import with_draws
+from prepcache.protocol.wire import with_draws
 
 WAITING_BYTES = 8 << 20
 """A worker sends what it has made of a chunk, or so much of it at once: a message costs both some 1.4 ms."""

@@ -19,14 +19,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from prepcache import forks
-from prepcache.daemon.client import Client
+from prepcache.daemon.launcher import BaseClient
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownRecipe
 from prepcache.index.recipe_index import Observed, RecipeIndex, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
-from prepcache.protocol.observed import draws_in
 from prepcache.settings import Mode
 
 log = logging.getLogger("prepcache")
@@ -52,7 +51,7 @@ class ArtifactSet(RecipeIndex):
     _stays = (*RecipeIndex._stays, "session", "filling", "_claiming")
 
     def __init__(
-        self, recipe: Recipe, client: Client, *, root: Any, trust: Any, keeps_all: bool = False
+        self, recipe: Recipe, client: BaseClient, *, root: Any, trust: Any, keeps_all: bool = False
     ) -> None:
         super().__init__(keeps_all=keeps_all)
         self.recipe = recipe
@@ -111,7 +110,7 @@ class ArtifactSet(RecipeIndex):
             if (changed := verdicts[chunk]) is not None:
                 self.changed_inputs = tuple(dict.fromkeys((*self.changed_inputs, changed)))
                 return None
-            self.drawn = self.drawn | draws_in(rows)
+            self.drawn = self.drawn | wire.draws_in(rows)
         mapped = open_or_miss(ref, self.session.path_of, self.recipe.digest)
         self.has_mapped |= mapped is not None
         return mapped

@@ -27,8 +27,7 @@ from prepcache import artifact
 from prepcache.artifact.columns import Array
 from prepcache.errors import ArtifactError, DaemonUnreachable, NotFound, PrepcacheError
 from prepcache.forks import Living
-from prepcache.protocol.observed import Row
-from prepcache.protocol.wire import ArtifactRef
+from prepcache.protocol.wire import ArtifactRef, Row
 
 if TYPE_CHECKING:
     from prepcache.fill.pending import LocalFile

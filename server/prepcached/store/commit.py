@@ -27,9 +27,8 @@ from prepcache.artifact import Header
 from prepcache.artifact.header import WAY_OUT
 from prepcache.digests import Digest
 from prepcache.protocol import wire
-from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
-from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile
+from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile, chunks_of
 from prepcached.store import durable, eviction, queries, scopes, staging
 from prepcached.store.core import Core, io_told, log, no_space_declined
 from prepcached.store.db import artifacts

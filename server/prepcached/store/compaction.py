@@ -26,6 +26,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
+from prepcache.artifact import writer
 from prepcached.store import durable, eviction, queries, staging
 from prepcached.store.commit import as_items, row_values
 from prepcached.store.core import Core, io_told, log
@@ -161,7 +162,7 @@ class Merger:
             said = headers[0].producer.items()
             alike = {k: v for k, v in said if all(one.producer.get(k) == v for one in headers)}
             try:
-                artifact.merge(fds, headers, fd, producer={**alike, "merged": len(rows)})
+                writer.merge(fds, headers, fd, producer={**alike, "merged": len(rows)})
             except errors.ArtifactError as error:
                 log.warning("%d artifacts do not merge (%s)", len(rows), error)
                 self._left_out.update(ids)

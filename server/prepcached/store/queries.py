@@ -14,8 +14,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from prepcache.artifact.header import unpack_observed
 from prepcache.digests import Digest, Key
-from prepcache.protocol.observed import Chunk, chunks_of, text_of
-from prepcache.protocol.wire import ArtifactRef
+from prepcache.protocol.wire import ArtifactRef, Chunk, chunks_of, text_of
 from prepcached.store import scopes
 from prepcached.store.db import artifacts, doomed, notes, observed, producers, recipes
 

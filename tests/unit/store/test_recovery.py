@@ -11,7 +11,8 @@ from unittest import mock
 import pytest
 from blake3 import blake3
 
-from prepcache import artifact, errors
+from prepcache import errors
+from prepcache.artifact.writer import Writer
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import wire
 from prepcached.store import staging
@@ -83,7 +84,7 @@ def test_marks_and_names_that_nobody_wrote_end_no_start(root, open_store):
         discard(str(root / "v1" / "index.sqlite"))
         assert {entry.owner for entry in open_store().entries().entries} == {os.getuid()}
     with open(root / "made", "wb") as file:
-        writer = artifact.Writer(RecipeDigest("5" * 64))
+        writer = Writer(RecipeDigest("5" * 64))
         writer.add(item(1), [0], 1.0)
         writer.write(file.fileno(), producer={"recipe": "a\udcffb"})
     name = blake3((root / "made").read_bytes()).hexdigest()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from prepcache import artifact, errors
+from prepcache.artifact import writer
 from prepcache.protocol.wire import Resolved
 from prepcached.store import compaction, eviction, queries
 from prepcached.store.compaction import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan
@@ -133,7 +134,7 @@ def test_nothing_is_evicted_for_a_merge_under_way(open_store, monkeypatch, limit
     store = open_store(Limits(max_bytes=(2 * FANOUT + 1) * BLOCK, min_free_bytes=0))
     for name in range(FANOUT):
         put(store, name)
-    join, evicted = artifact.merge, []
+    join, evicted = writer.merge, []
 
     def commit_meanwhile(*given: Any, **kinds: Any) -> Any:
         if limit == "disk":  # all that was free is written
@@ -144,7 +145,7 @@ def test_nothing_is_evicted_for_a_merge_under_way(open_store, monkeypatch, limit
         evicted.append(store.stats().evictions)
         return join(*given, **kinds)
 
-    monkeypatch.setattr(artifact, "merge", commit_meanwhile)
+    monkeypatch.setattr(writer, "merge", commit_meanwhile)
     assert store.merge_some() and evicted == [0]
     assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [1, FANOUT]
 
@@ -184,7 +185,7 @@ def test_a_merge_that_cannot_be_written_stops_no_other(store, clock, monkeypatch
         put(store, name)
         put(store, name, recipe=OTHER_RECIPE)
     with monkeypatch.context() as patch, pytest.raises(errors.StoreError, match="No space"):
-        patch.setattr(artifact, "merge", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+        patch.setattr(writer, "merge", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
         store.merge_some()
     assert store.merge_some()
     assert not store.merge_some(), "the disk is not written full each second"
@@ -197,7 +198,7 @@ def test_a_merge_that_cannot_be_written_stops_no_other(store, clock, monkeypatch
 @pytest.mark.parametrize("change", ["hold", "pin", "purge"])
 def test_a_merge_whose_parts_change_meanwhile_is_dropped(store, monkeypatch, change):
     refs = [put(store, name).artifact for name in range(FANOUT)]
-    join = artifact.merge
+    join = writer.merge
 
     def change_meanwhile(*given: Any, **kinds: Any) -> Any:
         if change == "hold":
@@ -208,7 +209,7 @@ def test_a_merge_whose_parts_change_meanwhile_is_dropped(store, monkeypatch, cha
             store.purge(Filter(keys=(refs[0].key,)))
         return join(*given, **kinds)
 
-    monkeypatch.setattr(artifact, "merge", change_meanwhile)
+    monkeypatch.setattr(writer, "merge", change_meanwhile)
     store.merge_some()
     left = refs[1:] if change == "purge" else refs
     assert {ref.digest for ref in store.resolve(RECIPE).artifacts} == {ref.digest for ref in left}

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.protocol.observed import CHUNK_INPUTS
+from prepcache.protocol.wire import CHUNK_INPUTS
 from prepcached.store import commit
 from prepcached.store.db import observed
 from prepcached.store.records import Filter

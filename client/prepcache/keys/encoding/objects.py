@@ -26,7 +26,7 @@ from typing import Any
 from prepcache.keys.code.fingerprint import fingerprint, without_address
 from prepcache.keys.encoding.builtins import attributes_of
 from prepcache.keys.encoding.encoder import Parts
-from prepcache.protocol.observed import GENERATORS
+from prepcache.protocol.wire import GENERATORS
 
 EMPTY = object()
 """What a cell holds that nothing was bound to."""

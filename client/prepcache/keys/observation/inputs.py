@@ -35,7 +35,7 @@ from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import info_of, is_within, names_in
 from prepcache.keys.recipes import Recipe
-from prepcache.protocol.observed import RANDOM
+from prepcache.protocol.wire import RANDOM
 
 ABSENT = "absent"
 FOLDER = "a folder"

@@ -39,8 +39,8 @@ from prepcache.keys.observation import audit, calls, context, inputs
 from prepcache.keys.observation.context import STATE, WAL, Fact, Kind, Watch, info_of, is_file_of_job
 from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input, Roots, Stamp, stamp_at
 from prepcache.keys.recipes import DEFINITION, Recipe
-from prepcache.protocol.observed import in_order
 from prepcache.protocol.places import cache_folder
+from prepcache.protocol.wire import in_order
 
 _STARTED = (
     "it starts processes ({programs}). Of the files that they read, only those on their command line are "
@@ -174,7 +174,7 @@ class Observer:
         return new
 
     def taken(self) -> list[dict[str, str]]:
-        """What was observed, as `protocol.observed.in_order` has it. What was named or asked for, and never
+        """What was observed, as `wire.in_order` has it. What was named or asked for, and never
         read, is no input once the function made it."""
         self.news()
         found = list(self._inputs.items())  # to which threads may add
