@@ -353,12 +353,6 @@ class Nothing(Message, frozen=True):
 CHUNK_INPUTS = 128  # inputs of one chunk
 RANDOM = "random"  # the kind of a row that names a generator which the function drew from; it is no input
 _DRAW = "draws:"
-GENERATORS = frozenset(
-    {
-        "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
-        "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
-    }
-)  # fmt: skip
 
 Row = Mapping[str, Any]  # an observed input: its kind, name and digest
 

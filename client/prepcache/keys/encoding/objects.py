@@ -26,7 +26,6 @@ from typing import Any
 from prepcache.keys.code.fingerprint import fingerprint, without_address
 from prepcache.keys.encoding.builtins import attributes_of
 from prepcache.keys.encoding.encoder import Parts
-from prepcache.protocol.wire import GENERATORS
 
 EMPTY = object()
 """What a cell holds that nothing was bound to."""
@@ -42,6 +41,12 @@ _NAMING_FIELDS = ("dataclasses", "attr")
 """Their `__getstate__` gives fields alone, and not what subclasses add."""
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
+_GENERATORS = frozenset(
+    {
+        "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
+        "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
+    }
+)  # fmt: skip
 _GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
 """The global generators, or a method of theirs."""
 _SEED_BITS = 64
@@ -196,7 +201,7 @@ def state_of(function: types.FunctionType) -> Parts:
 
 
 def _is_generator(kind: type) -> bool:
-    return any(f"{base.__module__}.{base.__qualname__}" in GENERATORS for base in kind.__mro__)
+    return any(f"{base.__module__}.{base.__qualname__}" in _GENERATORS for base in kind.__mro__)
 
 
 is_generator: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_generator)
