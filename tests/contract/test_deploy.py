@@ -136,23 +136,19 @@ def test_alert_rules_read_metrics_that_there_are(exposed):
 
 def test_the_grafana_dashboard_reads_metrics_that_there_are(exposed):
     board = json.loads((DEPLOY / "monitoring" / "grafana-dashboard.json").read_text())
-    assert board["schemaVersion"] >= 39 and len({one["id"] for one in board["panels"]}) == len(
-        board["panels"]
-    )
+    assert len({one["id"] for one in board["panels"]}) == len(board["panels"])
     for panel in board["panels"]:
-        assert panel["type"] in ("stat", "timeseries") and panel["gridPos"]["w"] <= 24
-        assert panel["targets"]
-        for target in panel["targets"]:
-            assert metrics(target["expr"]) and metrics(target["expr"]) <= exposed, panel["title"]
+        read = metrics(" ".join(target["expr"] for target in panel["targets"]))
+        assert read and read <= exposed, panel["title"]
 
 
-def test_promtool_accepts_the_rules_and_the_scrape_example():
+def test_promtool_accepts_scrape_example_and_rules_which_alert():
     if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed")
-    for command in (["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]):
-        done = subprocess.run(
-            ["promtool", *command], cwd=DEPLOY / "monitoring", capture_output=True, text=True, check=False
-        )
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    tools = {"check config": "monitoring/prometheus.yml", "test rules": "../tests/system/alerts.yml"}
+    for tool, file in tools.items():  # the first checks the rules that it names, too
+        command = ["promtool", *tool.split(), str(DEPLOY / file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
