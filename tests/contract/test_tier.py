@@ -5,6 +5,9 @@ import base64
 import json
 import os
 import shutil
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from prepcached.tier import bucket
 from prepcached.tier import tier as tiers
 from prepcached.tier.manifests import MAX_OBJECT_BYTES, Manifests
 from support.fleet import ITEMS, asked, be_patient, box
-from support.serving import Serving, serving, wait_until
+from support.serving import READY_S, Serving, serving, wait_until
 from support.stores import OTHER_RECIPE, RECIPE, item, items_of
 
 
@@ -252,6 +255,31 @@ def test_a_fetch_that_failed_at_its_end_is_looked_up(tmp_path, tier, monkeypatch
         assert job.lease(ITEMS, generation).json()["granted"] == []
         answer = job.lease(ITEMS, generation, wait_s=60.0).json()
         assert answer["granted"] == [] and answer["look_again"]["artifacts"]
+
+
+def test_two_fetches_of_one_artifact_fail_alike(tmp_path, tier, monkeypatch):
+    begun, go_on, stream = threading.Semaphore(0), threading.Event(), bucket.Bucket.stream
+
+    async def hang(self: bucket.Bucket, name: str, *given: Any) -> AsyncIterator[memoryview]:
+        if name.startswith("cas/"):
+            begun.release()
+            await asyncio.to_thread(go_on.wait, READY_S)
+            raise bucket.CouldNotTell("no answer")
+        async for piece in stream(self, name, *given):
+            yield piece
+
+    monkeypatch.setattr(bucket.Bucket, "stream", hang)
+    with box(tmp_path / "second", tier) as second, ThreadPoolExecutor(2) as people:
+        job, pulls = second.job(), []
+        lease = job.leased(ITEMS[:1])
+        filled(tmp_path / "first", tier)
+        for _ in range(2):
+            http = second.http()
+            pulls.append(people.submit(http.post, "/v1/tier/pull", json={"recipe": RECIPE}))
+            assert begun.acquire(timeout=READY_S)
+            job.release(lease)  # its item is free, and so the artifact is fetched for it
+        go_on.set()
+        assert [one.result().json() for one in pulls] == [{"artifacts": 0, "failed": 1, "names": []}] * 2
 
 
 def test_a_daemon_without_a_tier_says_so(tmp_path):
