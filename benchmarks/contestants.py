@@ -220,6 +220,26 @@ class LimitInLoader(RowsOfOneLength):
         return self.loader(_Indices(load.count), workers, shuffle=True, collate_fn=copy)
 
 
+class Nothing(Contestant):
+    """A `DataLoader` of numbers alone: what it takes without a copy; with workers, what the exchange takes.
+
+    Who hands a batch over by its numbers needs so long and, after it, as long as the limit for the copy.
+    """
+
+    def expected(self, number: int) -> Any:
+        return np.array([number])
+
+    def prepare(self) -> None:
+        pass
+
+    def open(self, workers: int) -> Epoch:
+        return self.loader(_Indices(self.workload.count), workers, shuffle=True, collate_fn=_numbered)
+
+
+def _numbered(numbers: Any) -> Any:
+    return numbers.reshape(-1, 1), numbers
+
+
 class _Whole(Dataset[Any]):
     """Samples in a list."""
 
@@ -422,6 +442,7 @@ class PartOfFive(FiveArtifacts):
 OWN: dict[str, type[Contestant]] = {
     "limit": Limit,
     "limit in a DataLoader": LimitInLoader,
+    "numbers in a DataLoader": Nothing,
     "rows of one length": RowsOfOneLength,
     "prepcache": Prepcache,
     "prepcache packed": Packed,

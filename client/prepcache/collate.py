@@ -26,9 +26,9 @@ import numpy as np
 from prepcache.artifact import columns
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
-    ByIndex,
     NotAStack,
     TakesBatches,
+    by_index,
     collation_of,
     takes_batches,
 )
@@ -136,7 +136,7 @@ class _Collate(TakesBatches):
         """The batch of samples; in a worker, what it sends instead (collation.py)."""
         if isinstance(samples, Batch):
             if samples.source is not None:
-                return ByIndex(samples, self)
+                return by_index(samples, self)
             collation = collation_of(samples.table)
             planned = collation.planned
             # Each batch of a worker brings a copy; and not by value: 0.0 and -0.0 are equal.

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from prepcache.batching.collation import as_asked, receives
-from prepcache.batching.gather import Batch
 from prepcache.dataset_options import (
     DatasetOptions,
     MapStyle,
@@ -308,8 +307,8 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         except TOLD_BARE as error:
             raise error.with_traceback(None) from error.__cause__
         if self.transform is not None:
-            return [self.transform(sample) for sample in batch]
-        return as_asked(batch, self._samples, sys._getframe(1)) if isinstance(batch, Batch) else batch
+            batch = [self.transform(sample) for sample in batch]
+        return as_asked(batch, self._samples, sys._getframe(1))  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T_co]:
         for index in range(len(self)):

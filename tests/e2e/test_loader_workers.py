@@ -200,10 +200,6 @@ def late(i):
         threading.Event().wait(0.01)
     return make(i)
 
-def dies(worker):
-    if worker:
-        os.kill(os.getpid(), 9)
-
 def raised(kind, read):
     try:
         read()
@@ -222,7 +218,8 @@ def main():
         images.zero_()
     assert same(list(loader), whole)
 
-    # Left early, begun again, two at once, a fork after the first batch.
+    # Left unread, left early, begun again, two at once, a fork after the first batch.
+    iter(loader)
     for first in loader:
         break
     assert same(first, whole[0])
@@ -249,7 +246,9 @@ def main():
     assert "item 1 (PosixPath('lost.png')) failed: FileNotFoundError" in error.splitlines()[-1], error
 
     # A worker that is killed, or late, is torch's error; the next epoch is whole.
-    killed = DataLoader(ds, 8, num_workers=2, worker_init_fn=dies)
+    killed = iter(DataLoader(ds, 8, num_workers=2, prefetch_factor=1))
+    assert same(next(killed), whole[0])
+    os.kill(killed._workers[1].pid, 9)
     assert "DataLoader worker (pid" in raised(RuntimeError, lambda: list(killed))
     slow = iter(DataLoader(opened(late, version="6", lazy=True), 8, num_workers=1, timeout=0.2))
     assert "timed out after 0.2 seconds" in raised(RuntimeError, lambda: next(slow))
@@ -262,9 +261,10 @@ def main():
     assert is_by_index(made) and len(made) == 16 and same(made, list(DataLoader(twofold, 8)))
 
     # What cannot be named travels as bytes: a transform, a data set that the job does not have.
-    for other in (opened(transform=flipped), Lazily()):
-        made = list(DataLoader(other, 8, num_workers=2))
-        assert same(made[0][1], LABELS[:8]) and not is_by_index(made)
+    made = list(DataLoader(opened(transform=flipped), 8, num_workers=2))
+    assert same(made, [[images.flip(1), labels] for images, labels in whole])
+    made = list(DataLoader(Lazily(), 8, num_workers=2))
+    assert same(made, whole) and not is_by_index(made)
 
     # Purged between a worker's look and the job's: it is made again, the same.
     half = iter(DataLoader(ds, 8, num_workers=2, prefetch_factor=8))
@@ -327,12 +327,11 @@ def slowly(i):
     return IMAGES[i]
 
 def main():
-    options = {"version": "1", "code": None, "progress": False}
-    ds = prepcache.CachedDataset(list(range(COUNT)), slowly, lazy=True, **options)
+    ds = opened(slowly, lazy=True)
+    ds._samples.gathered = None  # the job has none to gather
     loader = DataLoader(ds, 8, num_workers=1, persistent_workers=True)
     for _ in range(3):
-        made = list(loader)
-        assert same(torch.cat(made), IMAGES) and not is_by_index(made)
+        assert same(torch.cat(list(loader)), IMAGES)
     tell()
 
 if __name__ == "__main__":
@@ -343,6 +342,59 @@ if __name__ == "__main__":
 def test_what_only_a_worker_has_travels_as_bytes(jobs):
     """Without a daemon, what a worker keeps is in files of its own."""
     jobs.run(jobs.write(COMMON + ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
+
+
+LENT = """
+def large(i):
+    return {"image": torch.full((3, 100, 100), i), "label": i}
+
+def next_one(sample):
+    return {"image": sample["image"] + 1, "label": sample["label"]}
+
+def is_right(batch, labels):
+    return batch["label"].tolist() == labels and same(batch["image"][:, 2, 99, 99], batch["label"] + 1)
+
+def lent(pid):
+    return sum("memfd:prepcache" in os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir())
+
+def main(method):
+    options = {"code": None, "version": "1", "progress": False}
+    ds = prepcache.CachedDataset(list(range(64)), large, None, next_one, **options)
+    loader = DataLoader(ds, 4, num_workers=2, persistent_workers=True, multiprocessing_context=method)
+    of_batch = [list(range(at, at + 4)) for at in range(0, 64, 4)]
+    for _ in range(3):
+        assert all(map(is_right, loader, of_batch))
+    # Those on their way, one that is being made, and two that the job may have.
+    assert all(1 <= lent(worker.pid) <= 5 for worker in loader._iterator._workers)
+
+    # Whoever keeps batches, or a part of each, keeps them as they are.
+    for part in (slice(None), slice(-1, None)):
+        kept = [{name: value[part] for name, value in batch.items()} for batch in loader]
+        assert all(map(is_right, loader, of_batch))
+        assert all(is_right(one, labels[part]) for one, labels in zip(kept, of_batch, strict=True))
+
+    # And so does a child that was forked from whoever had one.
+    first = next(iter(loader))
+    ready, go_on = os.pipe()
+    if (child := os.fork()) == 0:
+        os.read(ready, 1)
+        os._exit(0 if is_right(first, of_batch[0]) else 1)
+    del first
+    for _ in range(4):
+        assert all(map(is_right, loader, of_batch))
+    os.write(go_on, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    tell()
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+
+@pytest.mark.nightly(daily=["fork"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_what_travels_as_bytes_lies_in_memory_used_again(jobs, method):
+    jobs.run(jobs.write(COMMON + LENT), method)
 
 
 SHARED_MEMORY = """
@@ -366,7 +418,7 @@ def mount(size):
 def main(size, collate=None):
     mount(size)
     ds = prepcache.CachedDataset(list(range(96)), large, version="1", code=None, progress=False)
-    seen = []
+    seen, ds.transform = [], {"transform": torch.clone}.get(collate)
     for batch in DataLoader(ds, 24, num_workers=2, collate_fn=globals().get(collate)):
         assert batch.shape == (24, MIB)
         seen += batch[:, -1].tolist()
@@ -380,9 +432,10 @@ if __name__ == "__main__":
 
 @pytest.mark.root
 @needs("mount")
-def test_workers_train_with_little_shared_memory(jobs):
+@pytest.mark.parametrize("how", ["plain", "transform"])
+def test_workers_train_with_little_shared_memory(jobs, how):
     """Four batches of 24 MB are on their way at a time, in a container's 64 MB."""
-    jobs.run(jobs.write(COMMON + SHARED_MEMORY), "64m")
+    jobs.run(jobs.write(COMMON + SHARED_MEMORY), "64m", how)
 
 
 @pytest.mark.nightly

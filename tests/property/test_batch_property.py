@@ -1,9 +1,11 @@
 """Batches against torch: what a batch collates to equals what torch makes of the single samples."""
 
+import pickle
 from collections import namedtuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 import prepcache.collate
+from prepcache.batching import collation
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -97,6 +100,13 @@ def test_a_batch_is_what_torch_makes_of_its_samples(schemas, parts, picks):
         rows = rows_of(Path(folder), samples, parts)
         assert same(outcome(default_collate, rows.take(picks)), outcome(default_collate, expected))
         assert same(list(rows.take(picks)), expected)
+    with patch.object(collation, "SMALL_BYTES", 64):
+        assert same(outcome(sent, expected), outcome(default_collate, expected))
+
+
+def sent(samples: list[Any]) -> Any:
+    """What a worker makes of a list of samples, as its job gets it."""
+    return pickle.loads(pickle.dumps(default_collate(collation.Made(samples))))  # type: ignore[arg-type]
 
 
 SEQUENCES = st.builds(

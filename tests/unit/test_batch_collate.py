@@ -1,5 +1,6 @@
 """Batches and torch's collation: columns go through as they are, and whoever looks sees samples."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch._utils import ExceptionWrapper
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, StackDataset, Subset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -99,12 +101,41 @@ def test_a_function_registered_with_torch_is_obeyed(rows, monkeypatch):
     assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 
-def test_a_worker_gathers_into_memory_that_its_job_maps(rows, monkeypatch):
-    """Else torch would copy the batch once more when it sends it."""
+class Written(TorchDispatchMode):
+    """Notes what writes tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if not function.is_view and isinstance(made, torch.Tensor) and function.name() != "aten::detach":
+            self.bytes.append((function.name(), made.nbytes))
+        return made
+
+
+def lent() -> list[str]:
+    """Memory that this process lends, or that it was lent."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:prepcache" in line]
+
+
+@pytest.mark.parametrize("how", ["rows", "samples"])
+def test_what_a_worker_sends_is_copied_once_into_lent_memory(tmp_path, monkeypatch, how):
+    samples = [torch.full((3, 100, 100), i) for i in range(6)]
+    rows = rows_of(tmp_path, samples)
     monkeypatch.setattr(collation, "get_worker_info", lambda: "of a worker")
-    made = default_collate(rows.take(PICKS))
-    assert [one.is_shared() for one in made] == [True, True]
-    assert same(made, default_collate([sample(i) for i in PICKS]))
+    for at in range(0, 6, 2):
+        picked: Any = [at, 1]
+        given = rows.take(picked) if how == "rows" else collation.Made([samples[i] for i in picked])
+        with Written() as written:
+            raw = pickle.dumps(default_collate(given))  # type: ignore[arg-type]
+            got = pickle.loads(raw)
+        assert len(raw) < 1000 and same(got, torch.stack([samples[i] for i in picked]))
+        assert written.bytes == ([("aten::stack.out", got.nbytes)] if how == "samples" else [])
+        assert len(lent()) == 2, "one block, here as its worker's and its job's"
+        del got
+    monkeypatch.setattr(collation, "_BLOCKS", [])
 
 
 def test_unstackable_rows_raise_torchs_error(tmp_path):

@@ -2,35 +2,51 @@
 
 In a DataLoader worker, a batch that the job can gather itself is sent as the positions of its samples:
 
-    worker:  fetch ── __getitems__ ──> Batch ── collation ──> ByIndex ── pickled: some bytes a sample ──┐
+    worker:  fetch ── __getitems__ ──> Batch ── collation ──> by_index ── pickled: some bytes a sample ─┐
     job:     the batch  <── collated and gathered into recycled memory <── Batch <── unpickled  <───────┘
 
 Invariants:
     1. The result equals torch's. A column whose collation is not known to be a plain stack is left to
        torch's own code, and so is every batch if its table of functions holds one that is not torch's.
     2. Only torch's own fetcher and `Loader` are given a `Batch`, where its collate function takes one, and
-       then a `ByIndex`, which the fetcher hands on to the queue. The user's code sees lists of samples, which
-       travel as bytes, in shared memory.
-    3. A `ByIndex` names only a data set that the job has: the DataLoader's `dataset`, or one that this is a
-       `Subset` of, which this worker did not open. The job has its rows, or finds them by asking the daemon.
+       then a `Sent`, which the fetcher hands on to the queue. The user's code sees lists of samples.
+    3. A batch is sent by index only of a data set that the job has: the DataLoader's `dataset`, or one that
+       this is a `Subset` of, which this worker did not open. The job has its rows, or asks the daemon.
     4. What fails in the job fails in the turn of its batch, as what fails in a worker does.
+    5. What torch's default collation makes of other samples of a worker's (of a transform, or that the worker
+       alone has) is copied once, into memory that the worker lends its job (below). What another collate
+       function makes travels as torch sends tensors.
 
 Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
 """
 
 from __future__ import annotations
 
+import ctypes
+import math
+import mmap
+import os
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from prepcache.artifact import columns
-from prepcache.artifact.reader import builder
+from prepcache.artifact.reader import Mapping, builder
 from prepcache.artifact.sample_tree import leaves_of
-from prepcache.batching.table import Dense, Numbers, Pool, Ragged, Ranges, Table
-from prepcache.forks import Living
+from prepcache.batching.table import (
+    KEPT_BLOCKS,
+    SMALL_BYTES,
+    Dense,
+    Numbers,
+    Pool,
+    Ragged,
+    Ranges,
+    Table,
+    rounded,
+)
+from prepcache.forks import Living, note
 
 _TAKES_BATCHES: dict[int, Any] = {}
 """Functions that collate batches, by identity: what users pass may be equal to others, or have no hash."""
@@ -64,12 +80,8 @@ class NotAStack(Exception):
     """A column whose collation is torch's own business."""
 
 
-def register(row_type: type) -> None:
-    """Tells torch's default collation about the type of a batch's first element."""
-    if FUNCTIONS:
-        is_plain = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
-        FUNCTIONS[row_type] = collate_batch
-        _plain_functions[:] = FUNCTIONS.values() if is_plain else ()
+class Row:
+    """What torch's collation sees of a batch of ours."""
 
 
 class TakesBatches:
@@ -87,17 +99,21 @@ def fetches(method: Any) -> None:
 
 
 def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
-    """A batch of `source`, some `Samples`, as its data set gives it: as it is if it is collated so."""
+    """A batch, or a list, of `source`, some `Samples`, as its data set gives it: as it is if it is collated
+    so; a list in a worker as `Made`."""
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
     if asked_by is None or asked_by.f_code not in _FETCHERS:
         return list(batch)
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
+    info = get_worker_info() if asked_by.f_code is _FETCHERS[0] else None
+    if isinstance(batch, list):
+        is_lent = info is not None and collate is _collate.default_collate and _lends()
+        return Made(batch) if is_lent and batch else batch
     # By its type: a wrapper may show the class of what it wraps.
     if id(collate) not in _TAKES_BATCHES and not issubclass(type(collate), TakesBatches):
         return list(batch)
-    info = get_worker_info() if asked_by.f_code is _FETCHERS[0] else None
     if info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent:
         batch.source = source
     return batch
@@ -105,10 +121,13 @@ def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch."""
-    if collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions:
+    is_plain = collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions
+    if isinstance(batch, Made):
+        return _collate.collate(batch.samples, collate_fn_map=_SENDING if is_plain else collate_fn_map)
+    if is_plain:
         collation = collation_of(batch.table)
         if batch.source is not None and collation.is_gathered:
-            return ByIndex(batch, None)
+            return by_index(batch, None)
         try:
             return collation.build([leaf(batch.numbers, batch.pool) for leaf in collation.leaves])
         except NotAStack:
@@ -166,17 +185,13 @@ def _equal_rows(column: Ragged, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
 
 
 def _stack(column: Dense, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
-    """Gathers where torch would copy what a worker sends: into memory that its job can map."""
     dtype = to_tensor(np.empty(0, column.dtype)).dtype
 
     def collate(numbers: Numbers, pool: Pool) -> Any:
-        if get_worker_info() is None:
+        if get_worker_info() is None or not _lends():
             return to_tensor(column.gather(numbers, pool))
         shape = (numbers.size, *column.shape)
-        storage = torch.UntypedStorage._new_shared(numbers.size * column.row_bytes)  # type: ignore[no-untyped-call]
-        shared = torch.empty(0, dtype=torch.uint8).set_(storage)
-        column.take(numbers, shared.numpy().view(column.dtype).reshape(shape))
-        return shared.view(dtype).view(shape)
+        return _lent(shape, dtype, lambda raw: column.take(numbers, raw.view(column.dtype).reshape(shape)))
 
     return collate
 
@@ -206,25 +221,23 @@ def receives(samples: Any) -> None:
     _DATASETS.add(samples)
 
 
-class ByIndex:
-    """A batch on its way: pickled here, it is unpickled as the batch.
+class Sent:
+    """What is in a message in place of a batch, or of a tensor: a call, which its unpickling makes."""
 
-    Args:
-        batch: with a `source`.
-        collate: of ours; None for torch's default collation.
-    """
-
-    __slots__ = ("_sent",)
-
-    def __init__(self, batch: Any, collate: Any) -> None:
-        source, at = batch.source, batch.indices
-        count = len(source)
-        small = np.where(at < 0, at + count, at).astype(np.min_scalar_type(max(count, 1)))
-        worker: Any = get_worker_info()
-        self._sent = source.token, count, small.dtype.char, small.tobytes(), collate, worker.id
+    def __init__(self, *call: Any) -> None:
+        self._call = call
 
     def __reduce__(self) -> Any:
-        return arrived, self._sent
+        return self._call
+
+
+def by_index(batch: Any, collate: Any) -> Sent:
+    """A batch that has a `source`, for the job to gather; `collate`: of ours, None for torch's default."""
+    source, at, worker = batch.source, batch.indices, get_worker_info()
+    count = len(source)
+    small = np.where(at < 0, at + count, at).astype(np.min_scalar_type(max(count, 1)))
+    sent = source.token, count, small.dtype.char, small.tobytes(), collate, worker.id
+    return Sent(arrived, sent)
 
 
 def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker: int) -> Any:
@@ -244,3 +257,132 @@ def _found(token: str, count: int) -> Any:
             "again: keep it until its last batch has arrived, and start a new epoch after prepare()"
         )
     return lengths[count]
+
+
+# --- what travels as bytes: in memory that a worker lends its job ---
+
+_SENDING: dict[Any, Any] = {}
+"""torch's table of collate functions, for batches that are sent."""
+_FREE, _SENT, _HELD = range(3)
+"""What the first byte of a block says: whose it is, the worker's, nobody's, or the job's."""
+_LEAD_BYTES = 64
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+
+
+class Made:
+    """Samples of a worker's that torch's default collation puts into lent memory."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __getitem__(self, index: Literal[0]) -> Row:
+        return Row()
+
+
+def _lends() -> bool:
+    """Whether processes of this user may open each other's descriptors."""
+    return hasattr(os, "memfd_create") and os.access(f"/proc/{os.getppid()}/fd", os.R_OK)
+
+
+class _Block:
+    """Memory of this worker, which its job maps by the descriptor."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.fd = os.memfd_create("prepcache batch")
+        os.truncate(self.fd, size_bytes)
+        self.memory = np.asarray(Mapping(size_bytes, _READ_WRITE, mmap.MAP_SHARED, self.fd))
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+_BLOCKS: list[_Block] = []
+
+
+def _block(size_bytes: int) -> _Block:
+    for block in _BLOCKS:
+        if block.memory[0] == _FREE and size_bytes <= block.memory.size <= 2 * size_bytes:
+            return block
+    if len(_BLOCKS) >= KEPT_BLOCKS:  # somebody collects batches
+        _BLOCKS[:] = [block for block in _BLOCKS if block.memory[0] == _SENT]
+    _BLOCKS.append(_Block(rounded(size_bytes)))
+    return _BLOCKS[-1]
+
+
+def _lent(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> Sent:
+    """A tensor that is sent; `fill` is given its bytes."""
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if size_bytes < SMALL_BYTES:
+        raw = np.empty(size_bytes, np.uint8)
+        fill(raw)
+        return Sent(_received, (raw, shape, dtype))
+    block = _block(_LEAD_BYTES + size_bytes)
+    fill(block.memory[_LEAD_BYTES:][:size_bytes])
+    block.memory[0] = _SENT
+    return Sent(_received, ((os.getpid(), block.fd, block.memory.size), shape, dtype))
+
+
+def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+    """As torch's, for tensors as they mostly are."""
+    first = batch[0]
+    is_plain = type(first) is torch.Tensor and first.layout is torch.strided and first.device.type == "cpu"
+    if not is_plain or first.is_nested or first.requires_grad or first.is_quantized:
+        return _collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    shape, dtype = (len(batch), *first.shape), first.dtype
+    return _lent(shape, dtype, lambda raw: torch.stack(batch, 0, out=_tensor(raw, shape, dtype)))
+
+
+def _sending(function: Any) -> Any:
+    """A function of torch's table whose tensors are sent."""
+
+    def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        made = function(batch, collate_fn_map=collate_fn_map)
+        if not isinstance(made, torch.Tensor):
+            return made
+        shape, dtype = tuple(made.shape), made.dtype
+        return _lent(shape, dtype, lambda raw: _tensor(raw, shape, dtype).copy_(made))
+
+    return collate
+
+
+def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return torch.from_numpy(raw).view(dtype).view(shape) if raw.size else torch.empty(shape, dtype=dtype)
+
+
+class _Lent(Mapping):
+    """A worker's block, in the process that reads it: the worker's again when nobody refers to it."""
+
+    def __init__(self, worker: int, number: int, size_bytes: int) -> None:
+        fd = os.open(f"/proc/{worker}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, fd)
+        finally:
+            os.close(fd)
+        ctypes.memset(self._place[0], _HELD, 1)
+        self._is_forked = False
+        note(self)
+
+    def after_fork(self) -> None:
+        """A child may read it for longer: it is never the worker's again."""
+        self._is_forked = True
+
+    after_fork_here = after_fork
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_forked", True):
+            ctypes.memset(self._place[0], _FREE, 1)
+        super().__del__()
+
+
+def _received(place: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    if isinstance(place, tuple):
+        place = np.asarray(_Lent(*place))[_LEAD_BYTES:][: math.prod(shape) * dtype.itemsize]
+    return _tensor(place, shape, dtype)
+
+
+if FUNCTIONS:  # torch's default collation is told about the type of a batch's first element
+    _SENDING.update({kind: _sending(function) for kind, function in FUNCTIONS.items()})
+    _SENDING[torch.Tensor] = _stacked
+    _is_plain = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
+    FUNCTIONS[Row] = collate_batch
+    _plain_functions[:] = FUNCTIONS.values() if _is_plain else ()

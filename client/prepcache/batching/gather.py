@@ -1,6 +1,6 @@
 """Gathering: the samples of a data set as rows of mapped artifacts, taken a batch at a time.
 
-    DataLoader ── __getitems__(indices) ──> Batch ── default_collate ──> batch[0] is a `_Row`
+    DataLoader ── __getitems__(indices) ──> Batch ── default_collate ──> batch[0] is a `Row`
                                                         registered ──> the columns, gathered, as they are
 
 Artifacts hold rows in groups of equal trees. All groups of one tree, whatever artifact they are in, are
@@ -27,19 +27,12 @@ import numpy.typing as npt
 
 from prepcache.artifact import columns
 from prepcache.artifact.reader import Group, builder
-from prepcache.batching import collation
+from prepcache.batching.collation import Row
 from prepcache.batching.table import Numbers, Pool, Ranges, Table
 
 Array = npt.NDArray[Any]
 Make = Callable[[Array], list[Any]]
 MISSING = -1
-
-
-class _Row:
-    """What torch's collation sees of a batch."""
-
-
-collation.register(_Row)
 
 
 class Batch:
@@ -66,8 +59,8 @@ class Batch:
     def __len__(self) -> int:
         return self.numbers.size
 
-    def __getitem__(self, index: Literal[0]) -> _Row:
-        return _Row()
+    def __getitem__(self, index: Literal[0]) -> Row:
+        return Row()
 
     def __iter__(self) -> Iterator[Any]:
         build = builder(self.table.tree)

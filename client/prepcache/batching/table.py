@@ -402,13 +402,13 @@ class Pool:
             if fits and _references(blocks, position) == _UNUSED_REFERENCES:
                 blocks.append(blocks.pop(position))
                 return blocks[-1]
-        block = self._allocate(_rounded(size_bytes))
+        block = self._allocate(rounded(size_bytes))
         blocks.append((block, (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES))
         del blocks[: -self._kept_blocks]
         return blocks[-1]
 
 
-def _rounded(size_bytes: int) -> int:
+def rounded(size_bytes: int) -> int:
     """Steps of a sixteenth, so that batches of nearly one size share blocks."""
     if HUGE_PAGE_BYTES // 2 < size_bytes <= HUGE_PAGE_BYTES:
         return HUGE_PAGE_BYTES
