@@ -126,7 +126,7 @@ def _memory() -> dict[str, int]:
 
 
 def _shared_bytes(values: Any) -> int:
-    """How much of a batch came through shared memory."""
+    """How much of a batch came through a file in /dev/shm."""
     import torch
 
     if not isinstance(values, torch.Tensor):

@@ -47,7 +47,7 @@ def _by_workers(workload: Workload, results: Results) -> list[str]:
         return []
     heads = [f"{number} workers" for number in numbers]
     lines = [
-        f"\n{workload.name}: of the limit, by DataLoader workers; MB through shared memory in an epoch\n",
+        f"\n{workload.name}: of the limit, by DataLoader workers; MB through /dev/shm in an epoch\n",
         f"| | {' | '.join(heads)} | shared MB |",
         "|---|" + "---|" * (len(numbers) + 1),
     ]

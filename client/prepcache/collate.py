@@ -23,14 +23,14 @@ from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from prepcache.artifact import columns
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
+    TAKES_BATCHES,
     NotAStack,
     TakesBatches,
     by_index,
     collation_of,
-    takes_batches,
+    tensor_maker,
 )
 from prepcache.batching.gather import Batch
 from prepcache.batching.table import Ragged, Table, join
@@ -227,13 +227,6 @@ class _Collate(TakesBatches):
         raise NotImplementedError
 
 
-def _maker(column: Ragged) -> Callable[[Any], Any]:
-    """What makes tensors of a column's values, of tensors or of arrays."""
-    import torch
-
-    return torch.as_tensor if column.leaf.kind == "ndarray" else columns.leaf_maker(column.leaf)
-
-
 @dataclass(frozen=True)
 class _Pad(_Collate):
     value: complex
@@ -254,7 +247,7 @@ class _Pad(_Collate):
     def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
         import torch
 
-        to_tensor = _maker(column)
+        to_tensor: Any = tensor_maker(column)
         at, unit = 1 if self.side == "left" else 0, math.prod(tail)
         pair = to_tensor(np.empty(2, column.dtype)).fill_(self.value)  # one takes what its dtype cannot hold
         padding = pair[:1].view(torch.uint8).numpy().tobytes()
@@ -303,20 +296,19 @@ class _Pack(_Collate):
     def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
         import torch
 
-        to_tensor, from_numpy = _maker(column), torch.from_numpy
+        to_tensor: Any = tensor_maker(column)
 
         def collate(batch: Batch) -> Any:
             ranges = column.gather(batch.numbers, batch.pool)
             values, offsets = ranges.values, ranges.offsets
             if tail:
                 values, offsets = values.reshape(-1, *tail), offsets // math.prod(tail)
-            return Packed(to_tensor(values), from_numpy(offsets))
+            return Packed(to_tensor(values), torch.from_numpy(offsets))
 
         return collate
 
 
-takes_batches(pad_collate)
-takes_batches(pack_collate)
+TAKES_BATCHES |= {id(one): one for one in (pad_collate, pack_collate)}
 _PAD = _Pad(None, 0, "right", 1, None)
 _PACK = _Pack(None)
 """What `pad_collate` and `pack_collate` do without parentheses."""

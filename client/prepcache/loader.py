@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact.sample_tree import rebuilt
-from prepcache.batching.collation import fetches
+from prepcache.batching.collation import FETCHERS
 from prepcache.batching.gather import Batch
 from prepcache.batching.table import KEPT_BLOCKS, Block, Pool
 from prepcache.dataset import CachedDataset
@@ -222,7 +222,7 @@ def _stream_here() -> Any:
     return torch.cuda.stream(torch.cuda.current_stream())
 
 
-fetches(Loader._make)
+FETCHERS.append(Loader._make.__code__)
 
 
 # --- to a device; tested with a stand-in for a GPU, whose copies are made as late, or as early, as may be ---

@@ -28,7 +28,7 @@ import mmap
 import os
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -48,9 +48,9 @@ from prepcache.batching.table import (
 )
 from prepcache.forks import Living, note
 
-_TAKES_BATCHES: dict[int, Any] = {}
+TAKES_BATCHES: dict[int, Any] = {}
 """Functions that collate batches, by identity: what users pass may be equal to others, or have no hash."""
-_FETCHERS: list[Any] = []
+FETCHERS: list[Any] = []
 """The code of methods that ask for a batch to collate it by `self.collate_fn`; torch's is the first."""
 
 try:
@@ -64,8 +64,8 @@ try:
     FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
     """torch's table of collate functions, by the type of a batch's first element."""
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
-    _FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
-    _TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
+    FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
+    TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
     FUNCTIONS, _SUBSET_CODE = {}, None
 
@@ -88,31 +88,21 @@ class TakesBatches:
     """A collate function that is an object and collates batches."""
 
 
-def takes_batches(function: Any) -> None:
-    """Says that a collate function collates batches."""
-    _TAKES_BATCHES[id(function)] = function
-
-
-def fetches(method: Any) -> None:
-    """Says that a method asks a data set for batches to collate them by its object's `collate_fn`."""
-    _FETCHERS.append(method.__code__)
-
-
 def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
     """A batch, or a list, of `source`, some `Samples`, as its data set gives it: as it is if it is collated
     so; a list in a worker as `Made`."""
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
-    if asked_by is None or asked_by.f_code not in _FETCHERS:
+    if asked_by is None or asked_by.f_code not in FETCHERS:
         return list(batch)
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
-    info = get_worker_info() if asked_by.f_code is _FETCHERS[0] else None
+    info = get_worker_info() if asked_by.f_code is FETCHERS[0] else None
     if isinstance(batch, list):
         is_lent = info is not None and collate is _collate.default_collate and _lends()
         return Made(batch) if is_lent and batch else batch
     # By its type: a wrapper may show the class of what it wraps.
-    if id(collate) not in _TAKES_BATCHES and not issubclass(type(collate), TakesBatches):
+    if id(collate) not in TAKES_BATCHES and not issubclass(type(collate), TakesBatches):
         return list(batch)
     if info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent:
         batch.source = source
@@ -163,7 +153,7 @@ def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
     if isinstance(column, Ragged) and column.leaf.kind in columns.BYTE_KINDS:
         decode = columns.decode_bytes(column.leaf)
         return lambda numbers, pool: list(map(decode, column.gather(numbers, pool).octets()))
-    to_tensor = _to_tensor(column)
+    to_tensor = tensor_maker(column)
     if to_tensor is None:
         return _refuse
     return _equal_rows(column, to_tensor) if isinstance(column, Ragged) else _stack(column, to_tensor)
@@ -196,16 +186,12 @@ def _stack(column: Dense, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
     return collate
 
 
-def _to_tensor(column: Dense | Ragged) -> Callable[[Any], Any] | None:
-    """What makes a tensor of a column's values, or None if torch has no such dtype (dates)."""
-    leaf = column.leaf
-    if leaf.kind == "tensor" and leaf.dtype != str(column.dtype):
-        return columns.leaf_maker(leaf)
-    try:
-        dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
-        if leaf.kind == "scalar" and torch.as_tensor([np.zeros((), column.dtype)[()]]).dtype != dtype:
-            return None  # torch reads lists of numpy scalars by rules of its own
-    except (TypeError, ValueError):
+def tensor_maker(column: Dense | Ragged) -> Callable[[Any], Any] | None:
+    """What makes a tensor of a column's values, or None where torch goes by rules of its own."""
+    if column.leaf.kind == "tensor":
+        return columns.leaf_maker(column.leaf)
+    dtype = torch.from_numpy(np.empty(0, column.dtype)).dtype
+    if column.leaf.kind == "scalar" and torch.as_tensor([np.zeros((), column.dtype)[()]]).dtype != dtype:
         return None
     return torch.from_numpy
 
@@ -233,7 +219,7 @@ class Sent:
 
 def by_index(batch: Any, collate: Any) -> Sent:
     """A batch that has a `source`, for the job to gather; `collate`: of ours, None for torch's default."""
-    source, at, worker = batch.source, batch.indices, get_worker_info()
+    source, at, worker = batch.source, batch.indices, cast(Any, get_worker_info())
     count = len(source)
     small = np.where(at < 0, at + count, at).astype(np.min_scalar_type(max(count, 1)))
     sent = source.token, count, small.dtype.char, small.tobytes(), collate, worker.id
@@ -280,7 +266,7 @@ class Made:
 
 
 def _lends() -> bool:
-    """Whether processes of this user may open each other's descriptors."""
+    """Whether this worker and its job may open each other's descriptors."""
     return hasattr(os, "memfd_create") and os.access(f"/proc/{os.getppid()}/fd", os.R_OK)
 
 
@@ -315,11 +301,11 @@ def _lent(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> Sen
     if size_bytes < SMALL_BYTES:
         raw = np.empty(size_bytes, np.uint8)
         fill(raw)
-        return Sent(_received, (raw, shape, dtype))
+        return Sent(_tensor, (raw, shape, dtype))
     block = _block(_LEAD_BYTES + size_bytes)
     fill(block.memory[_LEAD_BYTES:][:size_bytes])
     block.memory[0] = _SENT
-    return Sent(_received, ((os.getpid(), block.fd, block.memory.size), shape, dtype))
+    return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, dtype))
 
 
 def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
@@ -327,20 +313,17 @@ def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
     is_plain = type(first) is torch.Tensor and first.layout is torch.strided and first.device.type == "cpu"
     if not is_plain or first.is_nested or first.requires_grad or first.is_quantized:
-        return _collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return _collate.collate_tensor_fn(batch)
     shape, dtype = (len(batch), *first.shape), first.dtype
     return _lent(shape, dtype, lambda raw: torch.stack(batch, 0, out=_tensor(raw, shape, dtype)))
 
 
 def _sending(function: Any) -> Any:
-    """A function of torch's table whose tensors are sent."""
+    """A function of torch's table for numbers, whose tensors are small: they lie in the message."""
 
     def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
         made = function(batch, collate_fn_map=collate_fn_map)
-        if not isinstance(made, torch.Tensor):
-            return made
-        shape, dtype = tuple(made.shape), made.dtype
-        return _lent(shape, dtype, lambda raw: _tensor(raw, shape, dtype).copy_(made))
+        return Sent(torch.from_numpy, (made.numpy(),)) if isinstance(made, torch.Tensor) else made
 
     return collate
 
@@ -352,12 +335,9 @@ def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 class _Lent(Mapping):
     """A worker's block, in the process that reads it: the worker's again when nobody refers to it."""
 
-    def __init__(self, worker: int, number: int, size_bytes: int) -> None:
-        fd = os.open(f"/proc/{worker}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, fd)
-        finally:
-            os.close(fd)
+    def __init__(self, worker: int, fd: int, size_bytes: int) -> None:
+        with open(f"/proc/{worker}/fd/{fd}", "r+b", 0) as file:
+            super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, file.fileno())
         ctypes.memset(self._place[0], _HELD, 1)
         self._is_forked = False
         note(self)
@@ -374,10 +354,8 @@ class _Lent(Mapping):
         super().__del__()
 
 
-def _received(place: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    if isinstance(place, tuple):
-        place = np.asarray(_Lent(*place))[_LEAD_BYTES:][: math.prod(shape) * dtype.itemsize]
-    return _tensor(place, shape, dtype)
+def _received(worker: int, fd: int, block_bytes: int, size_bytes: int, *of: Any) -> Any:
+    return _tensor(np.asarray(_Lent(worker, fd, block_bytes))[_LEAD_BYTES:][:size_bytes], *of)
 
 
 if FUNCTIONS:  # torch's default collation is told about the type of a batch's first element

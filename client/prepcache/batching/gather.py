@@ -94,10 +94,6 @@ class Rows:
         self._art_of = np.asarray(art_of, np.int32)
         self._row_of = np.asarray(row_of, np.int64)
         self.pool = Pool()
-        self._place()
-
-    def _place(self) -> None:
-        """Sorts the groups of all artifacts into tables, and finds each sample's table, part and index."""
         groups_of_table: dict[Any, tuple[int, list[Group]]] = {}
         table_of_group: list[int] = []
         place_of_group: list[int] = []
