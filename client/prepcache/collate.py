@@ -27,7 +27,6 @@ from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
     TAKES_BATCHES,
     NotAStack,
-    TakesBatches,
     by_index,
     collation_of,
     tensor_maker,
@@ -127,7 +126,7 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
 
 
 @dataclass(frozen=True)
-class _Collate(TakesBatches):
+class _Collate:
     """Gives sequences to `rows` and `ragged`, and all other leaves to torch's default collation."""
 
     axes: dict[str, int] | None
@@ -308,7 +307,7 @@ class _Pack(_Collate):
         return collate
 
 
-TAKES_BATCHES |= {id(one): one for one in (pad_collate, pack_collate)}
+TAKES_BATCHES |= {id(one): one for one in (pad_collate, pack_collate, _Pad, _Pack)}
 _PAD = _Pad(None, 0, "right", 1, None)
 _PACK = _Pack(None)
 """What `pad_collate` and `pack_collate` do without parentheses."""

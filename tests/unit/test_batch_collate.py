@@ -49,11 +49,14 @@ def as_it_came(samples: Any) -> Any:
     return samples
 
 
-class Kind(collation.TakesBatches):
+class Kind:
     """Tells what it is given."""
 
     def __call__(self, samples: Any) -> str:
         return type(samples).__name__
+
+
+collation.TAKES_BATCHES[id(Kind)] = Kind
 
 
 class Shown:

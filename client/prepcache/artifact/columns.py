@@ -85,10 +85,7 @@ def describe_dtype(dtype: Any) -> str | None:
 @lru_cache(maxsize=512)
 def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
     """The safetensors dtype, the numpy dtype of the mapped values, and whether there is an axis of bytes.
-
-    Raises:
-        ValueError: the leaf names no dtype that a column holds.
-    """
+    Raises ValueError for a leaf that no column holds."""
     text = FIXED_KINDS.get(leaf.kind, leaf.dtype)
     if leaf.kind in BYTE_KINDS or leaf.kind == "none":
         tag, text = "U8", "|u1"

@@ -30,8 +30,9 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated
 
 import msgspec
@@ -58,7 +59,6 @@ copy smaller ones: a page for each would nearly double small artifacts with many
 MAX_HEADER_BYTES = 8 << 20
 """Bounds what parsing costs (25 bytes of objects for a byte of hostile JSON); safetensors allows 100 MB."""
 MAX_GROUPS = 4096
-"""Distinct trees in one artifact."""
 MAX_ELEMENTS = 1 << 48
 """Of a row, and of one axis: products of checked sizes fit 64 bits."""
 MAX_ITEM_COST_S = 1e9
@@ -197,14 +197,9 @@ def unpack_observed(packed: str) -> list[dict[str, str]]:
 
 
 def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:
-    """Reads and checks the header and the item table of an open regular file.
+    """Reads and checks the header and the item table, held whole in memory, of an open regular file.
 
-    Args:
-        size_bytes: the size that the file must have, if known.
-        max_items: a longer item table is not read: it is held whole in memory.
-
-    Raises:
-        ArtifactError: it is not a whole, valid artifact; the message says what is wrong.
+    Raises ArtifactError: it is no whole, valid artifact of this size, if one is given; what is wrong.
     """
     size = os.fstat(fd).st_size
     if size_bytes is not None and size != size_bytes:
@@ -272,11 +267,7 @@ def _parse(raw: bytes) -> Document:
 
 
 def encode(document: Document) -> tuple[bytes, dict[str, Span]]:
-    """The bytes of the file up to the data, and where the tensors and fillers lie, in order.
-
-    Raises:
-        ArtifactError: the header exceeds its bound.
-    """
+    """The bytes of the file up to the data, and where the tensors and fillers lie, in order."""
     text = json.dumps(msgspec.to_builtins(document), separators=(",", ":"), allow_nan=False)
     strings = {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
     raw, start = b"", 0
@@ -298,9 +289,18 @@ def encode(document: Document) -> tuple[bytes, dict[str, Span]]:
 
 def _laid_out(document: Document, start: int) -> dict[str, Span]:
     """Every tensor, with fillers before those that would lie off their border."""
+    tensors: list[Tensor] = [
+        (ITEM_DIGEST, "U8", (document.items, DIGEST_BYTES)),
+        (ITEM_ROWS, "I64", (document.items,)),
+        (ITEM_COST, "F64", (document.items,)),
+    ]
+    if len(document.groups) > 1:
+        tensors.append((ROW_GROUP, "U16", (document.rows,)))
+    for group in document.groups:
+        tensors += chain.from_iterable(column.tensors(group.rows) for column in group.columns)
     spans: dict[str, Span] = {}
     end = start
-    for name, tag, shape in _tensors(document):
+    for name, tag, shape in tensors:
         size_bytes = math.prod(shape) * ITEM_BYTES[tag]
         if gap := -end % _border_bytes(size_bytes):
             spans[f"{FILLER}{len(spans)}"] = Span("U8", (gap,), end, end + gap)
@@ -313,25 +313,11 @@ def _laid_out(document: Document, start: int) -> dict[str, Span]:
 
 
 def _border_bytes(size_bytes: int) -> int:
-    """A tensor begins on a multiple of this: columns of many files are mapped as one array by their
-    pages, and by folios where they are 8 of them or more.
-    """
+    """A tensor begins on a multiple of this: columns of many files are mapped as one array by their pages,
+    and by folios where they are 8 of them or more."""
     if size_bytes < MAPPED_BYTES:
         return COLUMN_BYTES
     return PAGE_BYTES if size_bytes < 8 * FOLIO_BYTES else FOLIO_BYTES
-
-
-def _tensors(document: Document) -> Iterator[Tensor]:
-    """The tensors of an artifact, in the order of the file."""
-    items = document.items
-    yield ITEM_DIGEST, "U8", (items, DIGEST_BYTES)
-    yield ITEM_ROWS, "I64", (items,)
-    yield ITEM_COST, "F64", (items,)
-    if len(document.groups) > 1:
-        yield ROW_GROUP, "U16", (document.rows,)
-    for group in document.groups:
-        for column in group.columns:
-            yield from column.tensors(group.rows)
 
 
 def _read(fd: int, spans: dict[str, Span], document: Document, size: int) -> Header:

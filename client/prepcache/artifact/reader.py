@@ -148,12 +148,8 @@ class Artifact:
 
 
 def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None) -> Artifact:
-    """Maps the artifact at a path (no symbolic link), or of a descriptor, which stays the caller's.
-
-    Raises:
-        ArtifactError: it is not a whole, valid artifact, or has another size.
-        OSError: it cannot be opened.
-    """
+    """Maps the artifact at a path (no symbolic link), or of a descriptor, which stays the caller's. Raises
+    ArtifactError where it is not a whole, valid artifact of this size."""
     if isinstance(path_or_fd, int):
         return _open_fd(path_or_fd, None, size_bytes)
     path = os.path.abspath(os.fspath(path_or_fd))

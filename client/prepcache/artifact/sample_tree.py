@@ -57,11 +57,8 @@ class _Refused(Exception):
 
 
 def signature(sample: Any) -> tuple[Signature, list[Any]]:
-    """Takes a sample apart: its signature, and its leaves in walking order, uncopied.
-
-    Raises:
-        SampleError: something in it cannot come back as itself; the message holds the path.
-    """
+    """Takes a sample apart: its signature, and its leaves in walking order, uncopied. Raises SampleError,
+    with the path, where something in it cannot come back as itself."""
     parts: list[Any] = []
     leaves: list[Any] = []
     try:
@@ -92,10 +89,8 @@ def describe(sample: Any, sign: Signature) -> tuple[Tree, list[Leaf], list[str]]
 
 
 def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The leaves of any value or batch, with their paths: any mapping, tuple or list is a container.
-
-    What lies too deep is left out.
-    """
+    """The leaves of any value or batch, with their paths: any mapping, tuple or list is a container. What
+    lies too deep is left out."""
     if isinstance(value, Mapping):
         children: Iterable[tuple[Any, Any]] = value.items()
     elif isinstance(value, tuple | list):

@@ -51,11 +51,7 @@ _ZEROS = memoryview(bytes(FOLIO_BYTES))
 
 
 class Writer:
-    """Collects samples of one recipe.
-
-    Args:
-        edition: how many refreshes came before; see index/recipe_index.py.
-    """
+    """Collects samples of one recipe; `edition`: as in index/recipe_index.py."""
 
     def __init__(self, recipe: RecipeDigest, edition: int = 0) -> None:
         self.recipe = recipe
@@ -82,11 +78,8 @@ class Writer:
         return held + self.items * (DIGEST_BYTES + 16) + self.rows * 2
 
     def add(self, item_digest: bytes, samples: Sequence[Any], cost_s: float) -> None:
-        """Takes the samples of an item that was not added before, and the seconds that they took.
-
-        Raises:
-            SampleError: no column can hold a sample; the message holds the path of the leaf.
-        """
+        """Takes the samples of an item that was not added before, and the seconds that they took. Raises
+        SampleError, with the path of the leaf, where no column can hold a sample."""
         self._row_counts.append(self._take(samples))
         self._costs.append(_cost(cost_s))
         self._digests += item_digest
@@ -97,13 +90,8 @@ class Writer:
         self._costs[-1] = _cost(self._costs[-1] + cost_s)
 
     def add_artifact(self, fd: int, header: Header) -> None:
-        """Takes the items of an artifact of the same recipe, before any are added one by one.
-
-        Its file stays open until all is written.
-
-        Raises:
-            ArtifactError: there are too many different trees.
-        """
+        """Takes the items of an artifact of the same recipe, before any are added one by one. Its file stays
+        open until all is written."""
         numbers = []
         for spec in header.groups:
             sign = json.dumps(spec.tree), *(column.leaf for column in spec.columns)

@@ -23,7 +23,6 @@ Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
 import os
 from collections.abc import Callable
@@ -49,7 +48,8 @@ from prepcache.batching.table import (
 from prepcache.forks import Living, note
 
 TAKES_BATCHES: dict[int, Any] = {}
-"""Functions that collate batches, by identity: what users pass may be equal to others, or have no hash."""
+"""Functions that collate batches, and types of objects that do, by identity: what users pass may be equal to
+others, have no hash, or show the class of what it wraps."""
 FETCHERS: list[Any] = []
 """The code of methods that ask for a batch to collate it by `self.collate_fn`; torch's is the first."""
 
@@ -84,29 +84,22 @@ class Row:
     """What torch's collation sees of a batch of ours."""
 
 
-class TakesBatches:
-    """A collate function that is an object and collates batches."""
-
-
-def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
-    """A batch, or a list, of `source`, some `Samples`, as its data set gives it: as it is if it is collated
-    so; a list in a worker as `Made`."""
+def as_asked(given: Any, source: Any, asked_by: FrameType | None) -> Any:
+    """A batch or a list of samples of `source`, some `Samples`, as its data set gives them to who asks."""
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
     if asked_by is None or asked_by.f_code not in FETCHERS:
-        return list(batch)
+        return list(given)
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
     info = get_worker_info() if asked_by.f_code is FETCHERS[0] else None
-    if isinstance(batch, list):
-        is_lent = info is not None and collate is _collate.default_collate and _lends()
-        return Made(batch) if is_lent and batch else batch
-    # By its type: a wrapper may show the class of what it wraps.
-    if id(collate) not in TAKES_BATCHES and not issubclass(type(collate), TakesBatches):
-        return list(batch)
-    if info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent:
-        batch.source = source
-    return batch
+    is_named = info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent
+    is_taken = not TAKES_BATCHES.keys().isdisjoint((id(collate), id(type(collate))))
+    if is_taken and not isinstance(given, list) and (info is None or is_named):
+        given.source = source if is_named else None
+        return given
+    is_lent = info is not None and collate is _collate.default_collate and _lends()
+    return Made(list(given)) if is_lent and len(given) else list(given)
 
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -132,6 +125,7 @@ class Collation:
     """How a table's rows are collated."""
 
     def __init__(self, table: Table) -> None:
+        table.collation = self
         self.leaves = [_collate_leaf(column) for column in table.columns]
         self.is_gathered = _refuse not in self.leaves
         self.build = builder(table.tree, list)
@@ -141,10 +135,7 @@ class Collation:
 
 
 def collation_of(table: Table) -> Collation:
-    if table.collation is None:
-        table.collation = Collation(table)
-    collation: Collation = table.collation
-    return collation
+    return table.collation or Collation(table)  # type: ignore[no-any-return]
 
 
 def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
@@ -156,7 +147,9 @@ def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
     to_tensor = tensor_maker(column)
     if to_tensor is None:
         return _refuse
-    return _equal_rows(column, to_tensor) if isinstance(column, Ragged) else _stack(column, to_tensor)
+    if isinstance(column, Ragged):
+        return _equal_rows(column, to_tensor)
+    return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
 
 
 def _refuse(numbers: Numbers, pool: Pool) -> Any:
@@ -170,18 +163,6 @@ def _equal_rows(column: Ragged, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
         if (shapes != shapes[0]).any():
             raise NotAStack
         return to_tensor(rows.values.reshape(numbers.size, *shapes[0]))
-
-    return collate
-
-
-def _stack(column: Dense, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
-    dtype = to_tensor(np.empty(0, column.dtype)).dtype
-
-    def collate(numbers: Numbers, pool: Pool) -> Any:
-        if get_worker_info() is None or not _lends():
-            return to_tensor(column.gather(numbers, pool))
-        shape = (numbers.size, *column.shape)
-        return _lent(shape, dtype, lambda raw: column.take(numbers, raw.view(column.dtype).reshape(shape)))
 
     return collate
 
@@ -295,41 +276,37 @@ def _block(size_bytes: int) -> _Block:
     return _BLOCKS[-1]
 
 
-def _lent(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> Sent:
-    """A tensor that is sent; `fill` is given its bytes."""
-    size_bytes = math.prod(shape) * dtype.itemsize
-    if size_bytes < SMALL_BYTES:
-        raw = np.empty(size_bytes, np.uint8)
-        fill(raw)
-        return Sent(_tensor, (raw, shape, dtype))
-    block = _block(_LEAD_BYTES + size_bytes)
-    fill(block.memory[_LEAD_BYTES:][:size_bytes])
-    block.memory[0] = _SENT
-    return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, dtype))
-
-
 def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     """As torch's, for tensors as they mostly are."""
     first = batch[0]
     is_plain = type(first) is torch.Tensor and first.layout is torch.strided and first.device.type == "cpu"
     if not is_plain or first.is_nested or first.requires_grad or first.is_quantized:
         return _collate.collate_tensor_fn(batch)
-    shape, dtype = (len(batch), *first.shape), first.dtype
-    return _lent(shape, dtype, lambda raw: torch.stack(batch, 0, out=_tensor(raw, shape, dtype)))
+    shape, size_bytes = (len(batch), *first.shape), len(batch) * first.nbytes
+    if size_bytes < SMALL_BYTES:
+        return _by_value(torch.stack(batch))
+    block = _block(_LEAD_BYTES + size_bytes)
+    torch.stack(batch, out=_tensor(block.memory[_LEAD_BYTES:][:size_bytes], shape, first.dtype))
+    block.memory[0] = _SENT
+    return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, first.dtype))
 
 
 def _sending(function: Any) -> Any:
-    """A function of torch's table for numbers, whose tensors are small: they lie in the message."""
+    """A function of torch's table for numbers."""
 
     def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
         made = function(batch, collate_fn_map=collate_fn_map)
-        return Sent(torch.from_numpy, (made.numpy(),)) if isinstance(made, torch.Tensor) else made
+        return _by_value(made) if isinstance(made, torch.Tensor) else made
 
     return collate
 
 
+def _by_value(made: Any) -> Sent:
+    return Sent(_tensor, (made.reshape(-1).view(torch.uint8).numpy(), tuple(made.shape), made.dtype))
+
+
 def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    return torch.from_numpy(raw).view(dtype).view(shape) if raw.size else torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(raw).view(dtype).view(shape)
 
 
 class _Lent(Mapping):

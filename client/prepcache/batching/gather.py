@@ -36,12 +36,7 @@ MISSING = -1
 
 
 class Batch:
-    """Samples of one table.
-
-    Args:
-        numbers: of its rows, in the order of the batch; at least one.
-        indices: the positions in the data set, for messages, and for other processes.
-        pool: where memory is taken from.
+    """Rows of one table, by their numbers, and their positions in the data set.
 
     Attributes:
         source: the data set, where another process gathers them; see collation.py.
@@ -142,16 +137,8 @@ class Rows:
         return self._artifacts[self._art_of[i]].sample(int(self._row_of[i]))
 
     def take(self, indices: Any, make: Make | None = None) -> list[Any] | Batch:
-        """The samples at these positions: a `Batch` if their trees are equal, else a list.
-
-        Args:
-            indices: integers (Python's, numpy's, torch's), negative ones counted from the end; or an array
-                or tensor of them.
-            make: gives the samples at positions where they are missing.
-
-        Raises:
-            IndexError, TypeError: a position out of range, or no integer.
-        """
+        """The samples at these positions, negative ones counted from the end: a `Batch` if their trees are
+        equal, else a list. `make` gives those that are missing."""
         at = positions(indices)
         if at.size == 0:
             return []

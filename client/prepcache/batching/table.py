@@ -112,12 +112,7 @@ class Dense:
 
 
 class Table:
-    """The groups of one tree.
-
-    Attributes:
-        first: the number of the first row of each group, and last the one behind all.
-        columns: one for each leaf; None for a leaf that is always None.
-    """
+    """The groups of one tree: a column for each leaf, or None for one that is always None."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.tree = groups[0].tree
@@ -130,7 +125,7 @@ class Table:
         except OSError:  # there are not so many addresses: rows without gaps, gathered one by one
             self.first = first_numbers(counts, [])
             self.columns = [_column(parts, self.first) for parts in columns]
-        self.collation: Any = None  # kept by collation.py
+        self.collation: Any = None  # set by collation.py
 
 
 def _row_bytes(values: Array) -> int:
@@ -262,11 +257,8 @@ def _shapes(part: Any) -> Array:
 
 
 def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
-    """The number of the first row of each part, and last the one behind all.
-
-    Args:
-        row_sizes: in bytes, of each column that may get a window.
-    """
+    """The number of the first row of each part, and last the one behind all; `row_sizes`: in bytes, of each
+    column that may get a window."""
     large = [size for size in row_sizes if size > SMALL_ROW_BYTES]
     pages = max((PAGE_BYTES // math.gcd(PAGE_BYTES, size) for size in row_sizes if size), default=1)
     folios = max((FOLIO_BYTES // math.gcd(FOLIO_BYTES, size) for size in large), default=1)
@@ -364,7 +356,6 @@ class Pool:
 
     Args:
         allocate: size in bytes -> a block; nothing but the block may refer to its memory.
-        small_bytes: arrays smaller than this are left to malloc.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from prepcache.artifact.header import sort_digests
 from prepcache.artifact.sample_tree import copied
-from prepcache.batching.gather import Rows
+from prepcache.batching.gather import MISSING, Rows
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
@@ -45,7 +45,6 @@ Array = NDArray[Any]
 
 BLOCK_BYTES = 256 << 10
 BLOCK_ROWS = 64  # with 64 rows a sample takes half the time that it takes by itself; with 256 little less
-MISSING = -1
 FOUND_AT_ONCE = 16_384  # looked for together: sorted, and what that takes is small
 SHOWN = 500
 """Characters of an item that an error shows."""
@@ -178,21 +177,14 @@ class Places:
     row: Array  # int64[u], the first row
     count: Array | None  # int64[u], rows of an item that expands, else None (one each)
 
-    @classmethod
-    def nowhere(cls, items: int, *, is_expanded: bool) -> Places:
-        count = np.zeros(items, "i8") if is_expanded else None
-        return cls(np.full(items, MISSING, "i4"), np.zeros(items, "i8"), count)
-
     def copy(self) -> Places:
         count = None if self.count is None else self.count.copy()
         return Places(self.artifact.copy(), self.row.copy(), count)
 
 
 def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
-    """The slot and row of every sample of a data set, in order: int32[samples], int64[samples].
-
-    A missing item of one sample gives the slot `MISSING`; one that expands gives nothing.
-    """
+    """The slot and row of every sample of a data set, in order: int32[samples], int64[samples]. A missing
+    item of one sample gives the slot `MISSING`; one that expands gives nothing."""
     if places.count is None:
         return places.artifact[inverse], places.row[inverse]
     counts = np.where(places.artifact >= 0, places.count, 0)[inverse]
@@ -205,7 +197,8 @@ class Catalogue:
     def __init__(self, distinct: Distinct, index: RecipeIndex, *, is_expanded: bool = False) -> None:
         self.distinct = distinct
         self.index = index
-        self.places = Places.nowhere(len(distinct), is_expanded=is_expanded)
+        rows = np.zeros(len(distinct), "i8")
+        self.places = Places(np.full(len(distinct), MISSING, "i4"), rows, rows if is_expanded else None)
         self.slots: dict[int, Slot] = {}
         self.version = 0
         self._inherited = 0
