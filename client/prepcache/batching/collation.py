@@ -135,7 +135,7 @@ class Collation:
 
 
 def collation_of(table: Table) -> Collation:
-    return table.collation or Collation(table)  # type: ignore[no-any-return]
+    return table.collation or Collation(table)
 
 
 def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:

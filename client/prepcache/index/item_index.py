@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from prepcache.artifact.header import sort_digests
 from prepcache.artifact.sample_tree import copied
-from prepcache.batching.gather import MISSING, Rows
+from prepcache.batching.gather import Rows
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
@@ -45,6 +45,7 @@ Array = NDArray[Any]
 
 BLOCK_BYTES = 256 << 10
 BLOCK_ROWS = 64  # with 64 rows a sample takes half the time that it takes by itself; with 256 little less
+MISSING = -1
 FOUND_AT_ONCE = 16_384  # looked for together: sorted, and what that takes is small
 SHOWN = 500
 """Characters of an item that an error shows."""
