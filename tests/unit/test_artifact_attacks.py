@@ -152,15 +152,6 @@ def test_a_name_that_stands_twice(path, name):
     refused(path, "not the one that its document gives")
 
 
-def test_data_off_the_page(path):
-    raw = path.read_bytes()
-    length = int.from_bytes(raw[:8], "little")
-    path.write_bytes(
-        (length + 64).to_bytes(8, "little") + raw[8 : 8 + length] + b" " * 64 + raw[8 + length :]
-    )
-    refused(path, "not the one that its document gives")
-
-
 def test_a_header_over_its_bound(path):
     replace_header(path, b'{"__metadata__":{}}'.ljust(artifact_format.MAX_HEADER_BYTES + 8))
     refused(path, "header of")
@@ -169,26 +160,13 @@ def test_a_header_over_its_bound(path):
 HeaderChange = Callable[[dict[str, Any]], Any]
 
 
-def _set(name: str, field: str, value: Any) -> HeaderChange:
-    return lambda header: header[name].update({field: value})
-
-
-def _swap(header: dict[str, Any], one: str, other: str) -> None:
-    header[one], header[other] = header[other], header[one]
-
-
 HEADER_ATTACKS: dict[str, HeaderChange] = {
     "format": lambda header: header["__metadata__"].update(format="pt"),
     "more strings": lambda header: header["__metadata__"].update(more="x"),
-    "elsewhere": _set("n", "data_offsets", [16, 32]),
-    "another shape": _set("n", "shape", [3]),
-    "another dtype": _set("n", "dtype", "F64"),
+    "elsewhere": lambda header: header["n"].update(data_offsets=[16, 32]),
+    "another shape": lambda header: header["n"].update(shape=[3]),
     "no object": lambda header: header.update(n=[1, 2, 3]),
-    "no filler": lambda header: header.pop(next(name for name in header if name.startswith("_fill."))),
     "tensor missing": lambda header: header.pop("n"),
-    "columns swapped": lambda header: _swap(header, "n", "x"),
-    "values missing": lambda header: header.pop("x"),
-    "values huge": _set("x", "shape", [2**62]),
 }
 
 
