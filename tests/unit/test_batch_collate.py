@@ -126,7 +126,8 @@ def test_what_a_worker_makes_is_copied_once_into_lent_memory(monkeypatch):
         maps = Path("/proc/self/maps").read_text().splitlines()
         assert sum("memfd:prepcache" in one for one in maps) == 2, "one block, of its worker and its job"
         del got
-    assert [name for name in CALLED if "view" not in name] == ["aten::stack.out"] * 3
+    views = {"aten::view", "aten::view.dtype", "aten::lift_fresh", "aten::detach"}
+    assert [name for name in CALLED if name not in views] == ["aten::stack.out"] * 3
 
 
 class Copy:
