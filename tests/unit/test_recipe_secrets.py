@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from prepcache.keys import recipes
+from prepcache.keys.code.values import is_secret
 from prepcache.keys.recipes import recipe
-from prepcache.keys.secrets import is_secret
 from prepcache.protocol.explain import differences
 from support.projects import Project, project_fixture  # noqa: F401
 

@@ -47,7 +47,7 @@ _MEMO_NAME = "distributions-v5.json"
 _TOOLS = re.compile(
     "(setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs)", re.DOTALL
 )
-"""Normalised names that do not count as requirements; stubs are for type checkers."""
+"""Normalised names that do not count as requirements."""
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__")
 _SITE_NAMES = ("site-packages", "dist-packages")
@@ -61,7 +61,7 @@ _FORKED = 0x40
 seen_texts: dict[str, tuple[int, ...] | None] = {}
 """The stamps of source files when they were loaded, or when nothing was loaded from them yet, by path."""
 _compared: dict[tuple[str, int], bool] = {}
-"""By a distribution's metadata and its time: whether this process has loaded another state of it."""
+"""Whether this process has loaded another state of a distribution, by its metadata and their time."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Distribution:
     Args:
         path: its `.dist-info` or `.egg-info`.
         editable_root: the folder that it was installed from to be edited.
-        record_hash: of the files that its wheel brought; None where no RECORD names them.
+        record_hash: of the files that its wheel brought, if a RECORD names them.
     """
 
     path: str
@@ -93,7 +93,7 @@ class Distribution:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """What the metadata of a distribution say, by the names that `Distribution` has for it."""
+    """The other fields of a `Distribution`."""
 
     def text(name: str) -> str:
         with contextlib.suppress(OSError):
@@ -142,8 +142,7 @@ class Environment:
                 self._owners.setdefault(top, []).append(one.name)
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
-        """The distributions that count, by name: those of top-level modules, or `only` those named. Refuses a
-        name that is not installed, and what was installed again after it was loaded."""
+        """The distributions that count, by name: those of top-level modules, or `only` those named."""
         names = self.owning(top_levels) if only is None else {_normalised(name) for name in only}
         for name in names - self.distributions.keys():
             raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
@@ -183,13 +182,13 @@ def _offered(search: tuple[str, ...], stamps: tuple[Stamp | None, ...]) -> Envir
 
 
 def lately() -> Environment:
-    """What `sys.path` offered when this was last asked, as long as nothing is installed in its folders."""
+    """What `sys.path` offers; kept as long as nothing is installed in its folders."""
     search = tuple(sys.path)
     return _offered(search, tuple(path_stamp(folder or ".") for folder in search))
 
 
 def differing(counted: Mapping[str, str]) -> list[str]:
-    """The distributions that this process has loaded and that are not as a recipe says, by name."""
+    """The names of loaded distributions that are not as a recipe says."""
     now = lately()
     return [
         name
@@ -256,7 +255,7 @@ def _normalised(name: str) -> str:
 
 
 def _code_hash(folder: str, tops: Collection[str]) -> str:
-    """Of the code files of some modules in a folder, "" for all, without hidden folders and environments."""
+    """Of the code files of modules in a folder ("" for all), without hidden folders and environments."""
     names = [f"{top}.py" for top in tops]
     for base, folders, files in (step for top in tops for step in os.walk(os.path.join(folder, top))):
         folders[:] = [
@@ -279,7 +278,6 @@ def _code_hash(folder: str, tops: Collection[str]) -> str:
 
 
 def _is_replaced(one: Distribution) -> bool:
-    """Whether this process has loaded a distribution before it was installed as it is now."""
     stamp = path_stamp(one.path)
     installed_ns = sys.maxsize if stamp is None else stamp[4]
     if installed_ns < started_ns():
@@ -306,7 +304,6 @@ def check_machine_code(path: str) -> None:
 
 
 def _is_other_machine_code(path: str) -> bool:
-    """Whether this process has loaded machine code from a path under which another file lies now."""
     if not _MACHINE_CODE.search(os.path.basename(path)):
         return False
     real = os.path.realpath(path)
@@ -327,7 +324,7 @@ def _is_other_machine_code(path: str) -> bool:
 
 def may_be_older(path: str, stamp: Stamp) -> bool:
     """Whether this process may have loaded an older text of a file: it changed since the process began, and
-    it was not seen that it was, or would be, loaded as it is."""
+    was not seen before it was loaded."""
     return max(stamp[3:]) > started_ns() and seen_texts.get(path) != stamp
 
 
@@ -349,29 +346,21 @@ def runs_as_written(path: str, *, is_library: bool = False) -> bool:
 def _is_as_written(module: ModuleType, source: SourceFile) -> bool:
     """Whether a module holds what a text says, as far as functions, numbers and texts show."""
     for name, value in list(vars(module).items()):
-        functions = _own_functions(value) if isinstance(value, type) else [value]
-        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        if any(code.co_filename == source.path and not source.makes(code) for code in codes):
-            return False
+        for one in vars(value).values() if isinstance(value, type) else (value,):
+            inner = one.__func__ if isinstance(one, staticmethod | classmethod) else one
+            inner = inner.fget if isinstance(inner, property) else inner
+            code = inner.__code__ if isinstance(inner, FunctionType) else None
+            if code is not None and code.co_filename == source.path and not source.makes(code):
+                return False
         literal = source.literals.get(name)
-        is_fixed = literal is not None and literal is not value and isinstance(literal, SCALARS)
-        if is_fixed and not source.says(name, value):
+        if literal is not None and isinstance(literal, SCALARS) and not source.says(name, value):
             return False
     return True
 
 
-def _own_functions(cls: type) -> Iterator[FunctionType]:
-    """The functions of a class that have its name, those of its properties too."""
-    for value in vars(cls).values():
-        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-        inner = inner.fget if isinstance(inner, property) else inner
-        if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
-            yield inner
-
-
 @lru_cache(maxsize=1)
 def started_ns() -> int:
-    """When the process began whose modules these are, in ns since the epoch; 0 where that is not known."""
+    """When the process began whose modules these are, in ns since the epoch; 0 if unknown."""
     try:
         pid, flags = "self", _FORKED
         while flags & _FORKED and pid != "1":

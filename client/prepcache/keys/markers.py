@@ -32,7 +32,7 @@ class Plain(Marker[T]):
 
 
 class Tree(Marker[T]):
-    """The path of a directory, keyed by its files, recursively: their names and their bytes."""
+    """The path of a directory, keyed by the names and bytes of its files, recursively."""
 
     __slots__ = ()
 
@@ -59,12 +59,9 @@ def tree(path: T) -> Tree[T]:
 
 
 def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A container with `function` applied to what it holds; itself if nothing in it became another object.
-
-    Knows tuple, list, set, frozenset, namedtuples, dict and OrderedDict, whose keys it leaves alone.
-    """
+    """A container with `function` applied to what it holds, not to keys; itself if nothing in it changed."""
     kind = type(value)
-    if kind is dict or kind is OrderedDict:
+    if kind in (dict, OrderedDict):
         changed = {key: function(inner) for key, inner in value.items()}
         if all(map(operator.is_, changed.values(), value.values())):
             return value

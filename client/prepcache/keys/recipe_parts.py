@@ -1,5 +1,4 @@
-"""The parts of a recipe, as people read them: config leaf by leaf, code, notes. Of what looks secret they say
-only that it is there."""
+"""The parts of a recipe, as people read them: config leaf by leaf, code, notes."""
 
 from __future__ import annotations
 
@@ -19,12 +18,11 @@ from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
-from prepcache.keys.code.values import Value, ValueEncoder, readable
+from prepcache.keys.code.values import SECRET, Value, ValueEncoder, holds_secret, is_secret, readable
 from prepcache.keys.encoding.encoder import length, text_bytes
 from prepcache.keys.environment import Environment, check_machine_code
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
-from prepcache.keys.secrets import SECRET, holds_secret, is_secret
 
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
@@ -44,7 +42,6 @@ _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 
 def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Value], str]:
-    """The leaves of a config by their paths, and the digest of it all."""
     leaves: dict[str, Value] = {}
     hasher = blake3()
     above: list[Any] = []
@@ -114,11 +111,9 @@ def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str
 
 
 def source_digest(path: str, graph: ImportGraph) -> str:
-    """The digest of a counted file; `EDITED` for one that can no longer be read."""
     if path in graph.edited:
         return EDITED
-    source = graph.sources.get(path)
-    if source is not None:
+    if (source := graph.sources.get(path)) is not None:
         return source.digest
     check_machine_code(path)
     return digest_file(path, user_stat_cache()).digest.hex()
@@ -153,7 +148,6 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
 
 
 def notes_on_ranks(reach: Dependencies) -> Iterable[str]:
-    """What to say of variables that count and differ between the processes of this job."""
     if not any(map(_RANK.fullmatch, os.environ)) or any(os.environ.get(size) == "1" for size in _SIZES):
         return
     labels = [label.partition("#")[0] for label in reach.values if not label.startswith("config.")]

@@ -1,7 +1,7 @@
 """The recipe: code fingerprint, config, environment, version and expand, as one digest and readable parts.
 
     parts = {
-      "format": 19, "name": "prep.tokenize",
+      "format": RECIPE_VERSION, "name": "prep.tokenize",
       "code": {"mode": "script", "files": {name: digest}, "definitions": {label: digest},
                "values": {label: {"digest", "text"}}, "attributes": {place: {"digest", "text"}},
                "variables": {name: value}, "untracked": [names]},
@@ -47,14 +47,14 @@ from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, notes_on_ranks, shown
 
-RECIPE_VERSION = 21
+RECIPE_VERSION = 22
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
 LOADED = "import "
 """Begins the row of a module that is loaded."""
 DEFINITION = "()"
-"""Ends the label of a definition in a `State`, where one of a value may be the same."""
+"""Ends the row of a definition, where the label of a value may be the same."""
 _MATERIAL = (
     "the function's own calls changed {place}, and samples may depend on it. It counts by its present "
     "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
@@ -69,8 +69,7 @@ class State(NamedTuple):
 
     Args:
         digest: of the recipe that is made of this state, whatever it counts as.
-        rows: digests by label, of leaves of the config by `config.path`, and environment variables by
-            `$NAME`.
+        rows: digests by label, of leaves of the config by `config.path`, and variables by `$NAME`.
         objects: labels of objects, whose attributes have rows.
         variables: names of the environment variables that were set.
     """
@@ -82,9 +81,8 @@ class State(NamedTuple):
 
 
 changed_states: dict[RecipeDigest, dict[str, Any] | list[str]] = {}
-"""States that calls of the function have changed, by the recipe that is made of them as they are: what that
-recipe has of the one before the calls, or, where samples depend on the change, the places of it. See NOTE
-[ Own state ] in fill/recipe_guard.py."""
+"""By the recipe of a state that calls of the function have changed: what it has of the one before the calls,
+or, where samples depend on the change, the places of it. See NOTE [ Own state ] in fill/recipe_guard.py."""
 
 
 @dataclass(frozen=True)
@@ -101,20 +99,16 @@ class Recipe:
     partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Those of which only the definitions that are reached count."""
     root: str | None = field(compare=False, repr=False, default=None)
-    """The checkout that the function's file stands in."""
     asks_cwd: bool = field(compare=False, repr=False, default=False)
-    """Whether the code asks for the working directory."""
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Absolute paths under the checkout that stand as literals in the code."""
     named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Files that are there under paths that stand as literals in the code: C libraries may open them."""
     expand: bool = field(compare=False, repr=False, default=False)
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
-    """What the user should be told once."""
     asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
     """The arguments it was made with, for looking at it again."""
     classes: tuple[type, ...] = field(compare=False, repr=False, default=())
-    """Those of items that count, by name."""
     state: State = field(compare=False, repr=False, default=State(RecipeDigest(""), {}, frozenset()))
     """What was there when it was made, also of what counts as it was before."""
     own: frozenset[str] = field(compare=False, repr=False, default=frozenset())
@@ -122,7 +116,6 @@ class Recipe:
     leaves_out: bool = field(compare=False, repr=False, default=False)
     """Whether the user says that some of what the code reaches does not count."""
     generators: tuple[tuple[str, Any], ...] = field(compare=False, repr=False, default=())
-    """Random generators that the function and the config hold in this process, and their places."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"generators": ()}
@@ -171,20 +164,12 @@ def recipe(
         if isinstance(names, str | bytes):
             raise TypeError(f"{option} must be a list of names, not a str: {option}=[{names!r}]")
     asked = {
-        "config": dict(config or {}),
-        "code": code,
-        "version": version,
-        "expand": expand,
-        "untracked": untracked,
-        "environment": environment,
-        "read": read,
-        "name": name,
-        "trust": trust,
-    }
+        "config": dict(config or {}), "code": code, "version": version, "expand": expand,
+        "untracked": untracked, "environment": environment, "read": read, "name": name, "trust": trust,
+    }  # fmt: skip
     try:
         return _settled(preprocess, asked)
     except UnkeyableError as error:
-        # The message says where: the frames of the walk there say nothing to who reads it.
         raise error.with_traceback(None) from None
 
 
@@ -251,7 +236,6 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
 def states_now(made: Recipe) -> Iterator[State]:
     """The states that openings of the same function and config would find now, but for those without key."""
     assert made.preprocess is not None
-    # An opening asks for the recipe without the classes of its items first.
     for classes in dict.fromkeys([(), made.classes]):
         with suppress(UnkeyableError):
             yield _look(made.preprocess, made.asked, classes)[0]
@@ -275,7 +259,6 @@ def again(made: Recipe) -> tuple[State, Dependencies]:
 def _look(
     preprocess: Callable[..., Any], asked: dict[str, Any], classes: tuple[type, ...]
 ) -> tuple[State, dict[str, Any], Dependencies]:
-    """The state, and the parts of the recipe that is made of it."""
     code, installed = asked["code"], Environment()
     reach, leaves, config_digest = _walk(preprocess, asked, installed)
     if code == "script":
@@ -313,13 +296,14 @@ def python_version() -> str:
 def _walk(
     preprocess: Callable[..., Any], asked: dict[str, Any], installed: Environment
 ) -> tuple[Dependencies, dict[str, Value], str]:
-    """Walks the function and the config: what they reach, the leaves of the config, and its digest."""
+    """What the function and the config reach, the leaves of the config, and its digest."""
     trust, stat_cache, places = asked["trust"], user_stat_cache(), Places(installed.installed)
+    function = _function_of(preprocess)
     reach = Dependencies(
         ImportGraph(places),
         places,
         asked["untracked"],
-        checkout_of(_function_of(preprocess)),
+        None if function is None else checkout_of(function),
         lambda path: digest_file(path, stat_cache, trust).digest,
         path_hook(stat_cache, trust),
         counts_code=asked["code"] is not None,
@@ -351,7 +335,7 @@ def _copied(value: Any) -> Any:
 
 
 def _function_of(value: Any) -> FunctionType | None:
-    """The Python function behind a callable, for its name and its checkout; None for one of a library."""
+    """The Python function behind a callable, if there is one, for its name and its checkout."""
     for _ in range(16):
         if isinstance(value, functools.partial):
             value = value.func
@@ -386,5 +370,4 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> R
 
 
 def _table(rows: Mapping[str, str]) -> bytes:
-    """There may be thousands of rows."""
     return b"".join(text_bytes(text) for row in sorted(rows.items()) for text in row)

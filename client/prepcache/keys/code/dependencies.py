@@ -1,8 +1,7 @@
 """The functions, classes and globals that a function depends on at run time.
 
-The walk starts from the function and the config. A function or class inside a value is written as its label,
-and queued. So two tables describe the graph, however it is knotted: label to fingerprint of the code, and
-label to digest of the value. `resolution` says what the names in code lead to.
+A function or class inside a value is written as its label, and queued. So two tables describe the graph,
+however it is knotted: label to fingerprint of the code, and label to digest of the value.
 
 Invariants:
     1. No attribute is read that may run code: `vars()` and `__dict__`, never `getattr`, on what is walked.
@@ -31,30 +30,28 @@ from prepcache.keys.code import names, project, resolution
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, identity_of, readable
+from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, holds_secret, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, Parts, is_registered
 from prepcache.keys.encoding.objects import EMPTY, bits_of, global_generator, is_generator, state_of
-from prepcache.keys.secrets import holds_secret
 
 _SKIPPED_OF_CLASSES = frozenset(
     {
-        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__",
-        "__annotations__", "__slots__", "__match_args__", "__orig_bases__",
-        "__static_attributes__", "__parameters__", "__abstractmethods__", "__dataclass_fields__",
-        "__dataclass_params__", "__final__", "__signature__", "__protocol_attrs__",
-        "__non_callable_proto_members__", "__annotate__", "__annotate_func__", "__annotations_cache__",
-        "__classcell__", "__type_params__", "__class_vars__", "_abc_impl", "_is_protocol",
-        "_is_runtime_protocol", "__slotnames__", "_value2member_map_", "_unhashable_values_",
-        "_unhashable_values_map_", "_hashable_values_", "_inverted_",
+        "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "__slotnames__",
+        "__parameters__", "__abstractmethods__", "__dataclass_fields__", "__dataclass_params__",
+        "__signature__", "__protocol_attrs__", "__non_callable_proto_members__", "__annotate__",
+        "__annotate_func__", "__annotations_cache__", "__class_vars__", "_abc_impl", "_value2member_map_",
+        "_unhashable_values_", "_unhashable_values_map_", "_hashable_values_", "_inverted_",
     }
 )  # fmt: skip
 """What its text says already, bookkeeping, and what use fills."""
-_STATED_OF_CLASSES = ("__annotations__", "__slots__", "__match_args__", "__orig_bases__")
 _OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")
 """What msgspec keeps outside of attributes."""
 _OF_PYDANTIC = frozenset(
-    {"__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__", "__pydantic_config__"}
-)
+    {
+        "__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__", "__pydantic_config__",
+        "__pydantic_generic_metadata__",
+    }
+)  # fmt: skip
 _C_DESCRIPTORS = (
     types.MemberDescriptorType,
     types.GetSetDescriptorType,
@@ -75,7 +72,6 @@ class Dependencies:
     """What the preprocessing function and the config depend on. Lives for one fingerprint.
 
     Args:
-        untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
         on_path: what paths in the config stand for.
         counts_code: whether functions and classes are visited; without, they are names in the config.
@@ -85,7 +81,7 @@ class Dependencies:
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
         is_following: whether some function imports a module of the project itself.
-        whole_objects: labels of the objects that were met and all of whose attributes count, by address.
+        whole_objects: labels of the objects all of whose attributes count, by address.
         generators: the places of random generators, and they, by address; also of those that do not count.
     """
 
@@ -123,7 +119,6 @@ class Dependencies:
         self.asked = names.Questions(self.texts)
 
     def run(self) -> None:
-        """Visits what is queued, until nothing is, and no question of the code is left."""
         is_over = False
         while self._queue or not is_over:
             if is_over := not self._queue:
@@ -144,9 +139,8 @@ class Dependencies:
                 path=self.asked.finder,
             )
         named = names.names_in_texts(self.asked.texts | self.texts) if "frames" in topics else ()
-        for label, held in self.labels.definitions() if topics else ():
-            if label not in self.definitions:
-                continue
+        reached = [one for one in self.labels.definitions() if one[0] in self.definitions] if topics else ()
+        for label, held in reached:
             space = project.globals_of(held)
             if "docs" in topics:
                 docs = vars(held).get("__doc__")
@@ -156,7 +150,7 @@ class Dependencies:
             if "subclasses" in topics and isinstance(held, type):
                 self.count_value(f"{label}.__subclasses__()", type.__subclasses__(held), held)
             if "modules" in topics:
-                resolution.count_home(self, space)
+                resolution.whole_module(self, space)
             if isinstance(held, FunctionType) and names.all_names(held.__code__) & names.FRAME_READERS:
                 resolution.count_named(self, space, named)
         if "arguments" in topics:
@@ -188,7 +182,7 @@ class Dependencies:
             resolution.count_global(self, space, name, chains)
         self.asked.note_code(code)
         if names.is_dynamic(code):
-            resolution.count_home(self, space, path)
+            resolution.whole_module(self, space)
         resolution.follow_imports(self, code, space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
@@ -209,8 +203,7 @@ class Dependencies:
         self.definitions[label] = CLASS
         for said in (vars(cls)[way] for way in _SAYING_WHAT_COUNTS if way in vars(cls)):
             self.leaves_out |= not (isinstance(said, FunctionType) and self.labels.is_library(said))
-        if isinstance(file := space.get("__file__"), str):
-            self._note_file(space, file)
+        self._note_file(space, str(space.get("__file__")))
         self.refer_library(project.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._count_variables(variables_of(cls))
@@ -232,7 +225,7 @@ class Dependencies:
         return False
 
     def count_value(self, label: str, value: Any, owner: Any, by: ValueEncoder | None = None) -> None:
-        """Counts what a namespace, function or class holds under a label, or an object that `by` writes."""
+        """Counts what a namespace, class or object holds under a label; `by` writes the object."""
         slot = (id(owner), label)
         if slot in self._slots or self.is_untracked(label):
             return
@@ -261,7 +254,6 @@ class Dependencies:
         )
 
     def note_generators(self, value: Any, by: ValueEncoder) -> None:
-        """Notes the random generators that an object is or holds, whatever counts of it."""
         own: dict[str, Any] = {}
         with contextlib.suppress(AttributeError):
             own = object.__getattribute__(value, "__dict__")
@@ -271,7 +263,6 @@ class Dependencies:
                 self.generators.setdefault(id(bits), (f"{by.where}.{name}".rstrip("."), bits))
 
     def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:
-        """What stands for a value without stable bytes: its identity."""
         self.unstable.setdefault(label, error)
         return identity_of(value)
 
@@ -369,40 +360,31 @@ def attributes_of(cls: type) -> Iterator[tuple[str, Any]]:
         is_kept = not (name in _SKIPPED_OF_CLASSES or name.startswith("__pydantic")) or name in _OF_PYDANTIC
         is_made = isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is cls
         is_made = is_made or type(value).__name__ == "CField"  # of ctypes' `_fields_`
-        if is_kept and not is_made and not (name == "__hash__" and _is_generated(cls, value)):
+        is_empty = name == "__annotations__" and not value  # as it is once somebody asked for it
+        if is_kept and not (is_made or is_empty or (name == "__hash__" and _is_of_attrs(value))):
             yield name, value
 
 
-def _is_generated(cls: type, value: Any) -> bool:
-    """Whether a library made a method from text: a hash then follows from the fields, and attrs' differs from
-    process to process."""
-    home = getattr(sys.modules.get(cls.__module__), "__dict__", None)
-    is_function = isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<")
-    return is_function and value.__globals__ is not home
+def _is_of_attrs(value: Any) -> bool:
+    """Whether attrs made a method from text: its hash holds a number of this process."""
+    return isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<attrs generated")
 
 
 def described(cls: type) -> Iterator[tuple[str, Any]]:
     """What counts beside attributes: labels below the class, and values."""
     if type(cls) is not type:
         yield "__class__", type(cls)
-    for name in _STATED_OF_CLASSES:
-        if (said := vars(cls).get(name, {})) != {}:  # who asks a class for annotations leaves an empty dict
-            yield name, said
     yield from ((name, getattr(cls, name)) for name in _OF_STRUCTS if hasattr(type(cls), name))
     for name, one in vars(cls).get("__dataclass_fields__", {}).items():
         if one.metadata:
             yield f"{name}.metadata", dict(one.metadata)
-    for base in cls.__mro__:  # also a library's generic model, of which only the name counts
-        if arguments := vars(base).get("__pydantic_generic_metadata__", {}).get("args"):
-            yield f"<arguments of {base.__name__}>", arguments
-    if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
+    if registered := _registered(cls):
         yield "<registered>", registered
 
 
-def _registered(cls: abc.ABCMeta) -> list[type]:
-    dump = getattr(sys.modules.get("_abc"), "_get_dump", None)
-    found = [] if dump is None else [kind for ref in dump(cls)[0] if (kind := ref()) is not None]
-    return sorted(found, key=lambda kind: (str(kind.__module__), kind.__qualname__))
+def _registered(cls: type) -> set[type]:
+    references = vars(abc)["_get_dump"](cls)[0] if isinstance(cls, abc.ABCMeta) else ()
+    return {kind for refer in references if (kind := refer()) is not None}
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
@@ -411,12 +393,8 @@ def annotations_of(cls: type) -> dict[str, Any]:
 
 
 def variables_of(cls: type) -> list[str]:
-    """The variables that are set and that a class of pydantic-settings may read: their names end in a field's
-    name, or hold it before a delimiter. An alias is a text and names one itself."""
+    """The variables whose names hold that of a field of a class of pydantic-settings, which may read them."""
     if not any(base.__module__.partition(".")[0] == "pydantic_settings" for base in cls.__mro__[1:]):
         return []
-    fields = tuple(name.lower() for name in annotations_of(cls))
-    delimiter = getattr(cls, "model_config", {}).get("env_nested_delimiter")
-    nested = [f"{name}{delimiter.lower()}" for name in fields] if delimiter else []
-    names = ((name, name.lower()) for name in os.environ)
-    return sorted(name for name, low in names if low.endswith(fields) or any(one in low for one in nested))
+    fields = [field.lower() for field in annotations_of(cls)]
+    return sorted(name for name in os.environ if any(field in name.lower() for field in fields))

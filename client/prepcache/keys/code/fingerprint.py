@@ -1,7 +1,5 @@
-"""The fingerprint of a loaded code object: what it does, without where it stands.
-
-Instructions count with constants and names resolved and jumps counted in instructions; positions, docstrings,
-NOPs and inline caches do not.
+"""The fingerprint of a loaded code object: its instructions with constants and names resolved and jumps
+counted in instructions, without positions, docstrings, NOPs and inline caches.
 
 Invariants:
     1. Code objects with equal fingerprints run alike under one minor version of Python, which is in the key.
@@ -30,14 +28,13 @@ _CONST_LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "LOAD_SMALL_INT") 
 _JUMPS = frozenset(dis.hasjrel)
 _BACKWARD = frozenset(op for name, op in dis.opmap.items() if "JUMP_BACKWARD" in name)
 _HAS_NAME = frozenset(dis.hasname)
-_NAME_SHIFTS = {dis.opmap["LOAD_GLOBAL"]: 1}
+NAME_SHIFTS = {dis.opmap["LOAD_GLOBAL"]: 1}
+"""Bits of an argument that are flags, below the index of a name."""
 if sys.version_info >= (3, 12):
-    _NAME_SHIFTS |= {dis.opmap["LOAD_ATTR"]: 1, dis.opmap["LOAD_SUPER_ATTR"]: 2}
+    NAME_SHIFTS |= {dis.opmap["LOAD_ATTR"]: 1, dis.opmap["LOAD_SUPER_ATTR"]: 2}
 _STORE_NAME = dis.opmap["STORE_NAME"]
 _OF_TEXT = frozenset({"__doc__", "__firstlineno__"})
-
 _HAS_DOCSTRING = 0x4000000
-
 _ADDRESS = re.compile(r"\d{6,}$")
 
 
@@ -47,8 +44,7 @@ def fingerprint(code: CodeType) -> str:
 
 
 def without_address(name: str, code: CodeType) -> str:
-    """A variable's name; in code made from text without a long number at its end, which may be the address of
-    an object (beartype's)."""
+    """A variable's name; in code made from text (beartype's) without an address at its end."""
     return _ADDRESS.sub("", name) if code.co_filename.startswith("<") else name
 
 
@@ -65,7 +61,7 @@ def docstrings(code: CodeType) -> list[str]:
 
 
 def instructions(code: CodeType) -> Iterator[tuple[int, int, int]]:
-    """Code unit, operation and argument of each instruction but caches; `EXTENDED_ARG` is resolved."""
+    """Code unit, operation and argument of each instruction but caches."""
     raw, extended = code.co_code, 0
     for at in range(0, len(raw), 2):
         op = raw[at]
@@ -78,13 +74,11 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int, int]]:
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
     steps, handlers = _steps(code)
+    variables = (code.co_varnames, code.co_freevars, code.co_cellvars)
     return (
         steps,
         handlers,
-        *(
-            tuple(without_address(name, code) for name in names)
-            for names in (code.co_varnames, code.co_freevars, code.co_cellvars)
-        ),
+        *(tuple(without_address(name, code) for name in names) for names in variables),
         code.co_argcount,
         code.co_posonlyargcount,
         code.co_kwonlyargcount,
@@ -94,7 +88,7 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
 
 
 def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
-    """The instructions that count, and the ranges of them that handlers of exceptions are for."""
+    """The instructions that count, and the ranges of handlers of exceptions."""
     raw, consts, names = code.co_code, code.co_consts, code.co_names
     is_body = not code.co_flags & CO_OPTIMIZED
     steps: list[Any] = []
@@ -107,7 +101,7 @@ def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
         if op in _CONSTS:
             steps.append((op, _const(consts[arg])))
         elif op in _HAS_NAME:
-            shift = _NAME_SHIFTS.get(op, 0)
+            shift = NAME_SHIFTS.get(op, 0)
             name = names[arg >> shift]
             if is_body and op == _STORE_NAME and name in _OF_TEXT and steps and steps[-1][0] in _CONST_LOADS:
                 steps.pop()

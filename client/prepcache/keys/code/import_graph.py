@@ -1,7 +1,5 @@
-"""Source files and what they import, transitively, read without importing them.
-
-Imports count wherever they stand, with the `__init__` of every package on the way; so do texts that may
-name a module, in code that calls an importer.
+"""Source files and what they import, transitively: imports wherever they stand, with the `__init__` of every
+package on the way, and texts that may name a module, in code that calls an importer.
 
 Invariants:
     1. No module is imported, no line of the project runs, and nothing is written.
@@ -129,8 +127,9 @@ class ImportGraph:
         files: name in the recipe to path.
         modules: module name to path, of project files.
         top_levels: top-level names of what is imported from installed distributions.
-        sources: path to the source file; extension modules have none.
+        sources: by path; extension modules have none.
         edited: paths of loaded files that can no longer be read or parsed: what was loaded counts alone.
+        wanted: module name to what it imports.
     """
 
     def __init__(self, places: Places, search: Sequence[str] | None = None) -> None:
@@ -159,8 +158,8 @@ class ImportGraph:
             self._count(module, path)
 
     def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
-        """Counts what imports lead to, and returns the project's modules among it, transitively. Packages on
-        the way count by their files alone."""
+        """Counts what imports lead to, and returns the project's modules among it, transitively, but packages
+        on the way."""
         queue, found = [*self._follow(imports, module, is_of_package)], set()
         self._run()
         while queue:
@@ -168,8 +167,6 @@ class ImportGraph:
                 found.add(name)
                 queue += self.wanted.get(name, ())
         return sorted(found)
-
-    # -- counting --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while self._queue:
@@ -214,8 +211,6 @@ class ImportGraph:
             self._queue.append((name, found.path))
         return found
 
-    # -- finding ---------------------------------------------------------------------------------------
-
     def _find(self, name: str) -> Found:
         if name not in self._found:
             self._found[name] = self._of_loaded(name) or self._searched(name)
@@ -227,7 +222,7 @@ class ImportGraph:
             return None
         spec = getattr(module, "__spec__", None)
         origin = getattr(module, "__file__", None) or getattr(spec, "origin", None)
-        return self._classified(name, origin, folders_of(module))
+        return self._classified(name, origin, folders_of(vars(module)))
 
     def _searched(self, name: str) -> Found:
         above, _, last = name.rpartition(".")
@@ -240,9 +235,9 @@ class ImportGraph:
         # By the last part: a namespace package's path asks for its parent, which may not be loaded.
         spec = PathFinder.find_spec(last, folders)
         if spec is None and folders is None:  # a project that is installed to be edited
-            finders: list[Any] = [
+            finders: Any = (
                 f for f in sys.meta_path if getattr(f, "__module__", "").startswith("__editable__")
-            ]
+            )
             spec = next(filter(None, (finder.find_spec(name, None) for finder in finders)), None)
         if spec is None:
             return Found()
@@ -251,7 +246,6 @@ class ImportGraph:
         return self._classified(name, spec.origin, spec.submodule_search_locations or ()) or Found()
 
     def _classified(self, name: str, path: Any, folders: Iterable[str]) -> Found | None:
-        """What a file, or the folders of a namespace package, stand for; None where there are none."""
         if name.partition(".")[0] in (*SELF_MODULES, *sys.builtin_module_names):
             return Found()
         if not isinstance(path, str) or not os.path.isfile(path):
@@ -263,7 +257,6 @@ class ImportGraph:
 
 
 def wanted_by(imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
-    """The modules that import statements in a module may ask for."""
     package, found = module if is_of_package else module.rpartition(".")[0], set()
     for level, name, parts in imports:
         with suppress(ImportError):  # beyond the top package
@@ -296,7 +289,6 @@ def imports_in(code: CodeType) -> Iterator[Import]:
 
 
 def read_source(path: str, name: str) -> SourceFile:
-    """Reads a source file; an error calls it `name`, with the ways out."""
     read_at_ns = time.time_ns()
     try:
         known, stamp = _read.get(path), stamp_of(os.stat(path))
@@ -319,7 +311,7 @@ def read_source(path: str, name: str) -> SourceFile:
 
 
 class _Loader(SourceFileLoader):
-    """Makes code from the bytecode cache if it is of the file, and leaves the writing of it to imports."""
+    """Uses the bytecode cache, and leaves the writing of it to imports."""
 
     def set_data(self, path: Any, data: Any, *, _mode: int = 0) -> None:
         pass

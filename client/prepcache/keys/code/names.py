@@ -1,8 +1,6 @@
 """What code names: globals and what it reads of them, attributes of an object, what it may alter; and what
-most code does not ask for: docstrings, subclasses, environment variables, the command line, names in texts
-(`globals()`, `table.query("size > @LIMIT")`), files whose paths stand in it.
-
-Once some reached code asks for one of these, it counts for all that is reached.
+most code does not ask for (docstrings, environment variables, names in texts ...): once some reached code
+does, it counts for all that is reached.
 
 Invariants:
     1. Every global that code, or code nested in it, loads by name is among its chains, with what follows in a
@@ -26,17 +24,11 @@ from inspect import CO_OPTIMIZED
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, ForwardRef, get_args
 
-from prepcache.keys.code.fingerprint import instructions, nested
+from prepcache.keys.code.fingerprint import NAME_SHIFTS, instructions, nested
 from prepcache.keys.encoding.builtins import attributes_of
 
-_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
-_LOAD_NAMES = frozenset(
-    dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
-)
-_LOAD_ATTR = dis.opmap["LOAD_ATTR"]
-_LOAD_METHOD = dis.opmap.get("LOAD_METHOD", -1)
-_ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
-
+_GLOBAL_LOADS = {dis.opmap.get(name) for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")}
+_ATTRIBUTE_LOADS = {dis.opmap.get(name) for name in ("LOAD_ATTR", "LOAD_METHOD")}
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 SKIPPED_GLOBALS = frozenset(
@@ -51,7 +43,7 @@ FRAME_READERS = frozenset(
         "dmatrices",
     }
 )  # fmt: skip
-"""They look up globals of their caller by a text: pandas, numexpr, duckdb, polars, PyTables, patsy."""
+"""They look up globals of their caller by a text (`table.query("size > @LIMIT")`)."""
 _BY_FRAME = FRAME_READERS | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
 }  # fmt: skip
@@ -59,7 +51,6 @@ _USES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _OF_VARIABLES = (*_LOADS, "STORE_FAST", "STORE_DEREF", "DELETE_")
 _WHOLE = ""
-"""A use of an object that is no use of one attribute."""
 _ABSENT = object()
 _PLAIN = (staticmethod, classmethod)
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
@@ -78,19 +69,16 @@ def global_chains(code: CodeType) -> dict[str, set[tuple[str, ...]]]:
     """Global name to the attribute chains read from it, nested code included."""
     chains: dict[str, set[tuple[str, ...]]] = {}
     for one in nested(code):
-        names = one.co_names
         root = ""
         chain: tuple[str, ...] = ()
-        for _, op, arg in (*instructions(one), (0, 0, 0)) if names else ():
-            if op in (_LOAD_ATTR, _LOAD_METHOD):
-                chain = (*chain, names[arg >> _ATTR_SHIFT if op == _LOAD_ATTR else arg])
+        for _, op, arg in (*instructions(one), (0, 0, 0)) if one.co_names else ():
+            at = arg >> NAME_SHIFTS.get(op, 0)
+            if op in _ATTRIBUTE_LOADS:
+                chain = (*chain, one.co_names[at])
                 continue
             if root:
                 chains.setdefault(root, set()).add(chain)
-            root, chain = "", ()
-            if op == _LOAD_GLOBAL or op in _LOAD_NAMES:
-                name = names[arg >> 1 if op == _LOAD_GLOBAL else arg]
-                root = "" if name.startswith("@py") else name
+            root, chain = one.co_names[at] if op in _GLOBAL_LOADS else "", ()
     return chains
 
 
@@ -106,8 +94,7 @@ def all_names(code: CodeType) -> set[str]:
 
 
 def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
-    """The attributes of an object that one of its methods reads, also through the methods and properties that
-    it reaches by `self`; None for all of them."""
+    """The attributes that a method reads of its object, also through others that it reaches; None for all."""
     cls, own = type(owner), attributes_of(owner)
     ways = ("__getattribute__", "__getattr__", "__setattr__", "__delattr__")
     is_any, is_asked, *is_told = (_member(cls, way) is not vars(object).get(way, _ABSENT) for way in ways)
@@ -147,7 +134,7 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
 
 
 def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
-    """The attributes that code uses of a variable around it; `()` for a use as a whole."""
+    """As `global_chains` of a variable around the code."""
     found: set[tuple[str, ...]] = {(used,) if used else () for used, _ in _uses(code, name)}
     return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}
 
@@ -162,7 +149,7 @@ def _member(cls: type, name: str) -> Any:
 
 
 def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
-    """The attributes of a variable that code and code nested in it use, and whether they are read."""
+    """The attributes of a variable that code uses, and whether they are read; `_WHOLE` for another use."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for at, step in enumerate(steps):
         operand = step.argval if isinstance(step.argval, tuple) else (step.argval,)
@@ -198,7 +185,7 @@ class Alters:
                 self._written |= names
 
     def may_alter(self, label: str, kind: type) -> bool:
-        """Whether it may be the code itself that changed a value of a type. Its label ends in its name."""
+        """Whether the code itself may have changed a value, whose label ends in its name."""
         name = re.findall(r"\w+", re.sub(r"#\d+$", "", label))[-1]
         if self._is_any or name in self._assigned:
             return True
@@ -223,7 +210,7 @@ _TOPICS = {
         "parse_args_into_dataclasses", "from_cli", "docopt", "argv",
     },
     "cwd": {"cwd", "getcwd", "getcwdb", "absolute", "abspath", "realpath", "resolve"},
-    "home": {"expanduser"},
+    "home": {"expanduser", "home"},
     "frames": FRAME_READERS,
 }  # fmt: skip
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
@@ -236,7 +223,6 @@ _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _LONGEST_PATH = 4096
 _LONGEST = 10_000
-"""Characters of a text that may be an expression or a statement."""
 _OF_SESSION = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|SHLVL|PWD|OLDPWD|TERM|LANG|LANGUAGE|DISPLAY|HOST|HOSTNAME|NAME|MAIL|EDITOR"
     "|TMPDIR|COLUMNS|LINES|RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|(LC|SSH|XDG|LOCAL|MASTER|SLURM)_.*"
@@ -269,14 +255,12 @@ class Questions:
             if "BaseSettings" in names:  # of fields, in the body of a class
                 self.texts.add(text.upper())
 
-    def note_global(self, label: str, value: Any, chains: set[tuple[str, ...]]) -> None:
+    def note_global(self, label: str, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` or `sys` by another name."""
         if any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb)):
             self.topics.add("variables")
         is_renamed = value is sys and not label.endswith(".sys")
-        is_renamed &= any(chain[:1] in ((), ("modules",)) for chain in chains)
         if is_renamed or value is sys.modules or value is builtins.__import__:
-            self.topics.add("modules")
             self.finder = self.finder or label
         if isinstance(value, str | bytes):
             self._note_text(os.fsdecode(value))
@@ -291,15 +275,10 @@ class Questions:
             # `Path(__file__).resolve()` leads to the same place from everywhere.
             if not askers.isdisjoint(names) and not (topic == "cwd" and "__file__" in names):
                 self.topics.add(topic)
-        if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
-            self.topics.add("home")
 
     def variables(self) -> list[str]:
-        """The environment variables that are set and whose names stand in the code or in a value.
-
-        Where reached code reads the environment, the name may also stand within a text
-        (`"{NAME}/x".format(**os.environ)`), and what ends in `_` is the beginning of one.
-        """
+        """The environment variables that are set and whose names stand in the code or in a value; where code
+        reads the environment, also within a text, and what ends in `_` is the beginning of one."""
         if "variables" not in self.topics:
             named = {*os.environ}.intersection(self.texts | self._held)
             return sorted(n for n in named if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n))
@@ -315,7 +294,7 @@ def names_in_texts(texts: Iterable[str]) -> set[str]:
 
 
 def names_in_annotations(annotations: Iterable[Any], space: Mapping[str, Any]) -> set[str]:
-    """Dotted names in texts in annotations, also of globals that they name."""
+    """Names in texts in annotations, also of globals that they name."""
     found: set[str] = set()
     waiting = list(annotations)
     while waiting:
@@ -340,7 +319,7 @@ def is_dynamic(code: CodeType) -> bool:
 @functools.lru_cache(maxsize=20_000)
 def module_look_ups(code: CodeType) -> tuple[bool, bool]:
     """Whether code finds modules in `sys.modules`, and whether what it finds there, or by `__import__`, may
-    be any. A module's own name (`sys.modules[cls.__module__]`) leads to what is reached."""
+    be any: a literal counts as an import, and the name of an own module leads to what is reached."""
     is_found = is_any = False
     tables = {"__import__", "modules"} if "sys" in all_names(code) else {"__import__"}
     for one in nested(code):
@@ -362,7 +341,7 @@ def module_look_ups(code: CodeType) -> tuple[bool, bool]:
 
 
 def texts_in(code: CodeType) -> Iterator[str]:
-    """The texts among the constants of code, nested code included; bytes as names of files."""
+    """The texts among the constants of code; bytes as names of files."""
     for one in nested(code):
         for const in one.co_consts:
             for part in const if isinstance(const, tuple | frozenset) else (const,):

@@ -1,8 +1,7 @@
-"""Where files, modules and classes belong (the project, an installed distribution, the standard library, or
-prepcache), and stable names for them.
+"""Where files, modules and classes belong, and stable names for them.
 
-The project is all that is none of the other three. Module files are named by how they are imported, other
-files relative to the checkout that holds them: its place is in no name.
+The project is all that is no distribution's, the standard library's or prepcache's. Module files are named
+by how they are imported, other files relative to the checkout that holds them.
 
 Invariants:
     1. A label holds no address, path of the checkout, line number or cell counter.
@@ -15,7 +14,7 @@ import os
 import sys
 import sysconfig
 import weakref
-from collections.abc import Container, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Set
 from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
@@ -45,8 +44,8 @@ class Places:
     """Tells where files belong. Lives for one fingerprint.
 
     Args:
-        installed: folder on `sys.path` -> the top-level modules that distributions installed there. A module
-            there that no distribution owns counts like the project's own.
+        installed: folder on `sys.path` to the top-level modules that distributions installed there; others
+            there are the project's.
     """
 
     def __init__(self, installed: Mapping[str, Set[str]]) -> None:
@@ -57,24 +56,24 @@ class Places:
         self._stdlib = tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib"))
 
     def of(self, path: str) -> Place:
-        known = self._known.get(path)
-        if known is None:
-            known = self._known[path] = self._find(os.path.realpath(path))
-        return known
+        if path not in self._known:
+            self._known[path] = self._find(os.path.realpath(path))
+        return self._known[path]
 
     def tops_of(self, path: str) -> list[str]:
         """The top-level module that an installed file belongs to; none for other files."""
-        real = os.path.realpath(path)
-        within = [real[len(folder) :] for folder, _ in self._installed if real.startswith(folder)]
-        return [inside.partition(os.sep)[0].partition(".")[0] for inside in within]
+        return [top for top, _ in self._tops_of(os.path.realpath(path))]
+
+    def _tops_of(self, real: str) -> Iterator[tuple[str, Set[str]]]:
+        for folder, tops in self._installed:
+            if real.startswith(folder):
+                yield real[len(folder) :].partition(os.sep)[0].partition(".")[0], tops
 
     def _find(self, real: str) -> Place:
         if real.startswith(_SELF):
             return Place.SELF
-        for folder, tops in self._installed:
-            if real.startswith(folder):
-                top = real[len(folder) :].partition(os.sep)[0].partition(".")[0]
-                return Place.SITE if top in tops else Place.PROJECT
+        for top, tops in self._tops_of(real):
+            return Place.SITE if top in tops else Place.PROJECT
         if real.startswith(self._stdlib) and _SITE_NAMES.isdisjoint(Path(real).parts):
             return Place.STDLIB
         return Place.PROJECT
@@ -83,23 +82,17 @@ class Places:
 @lru_cache(maxsize=4096)
 def root_of(path: str) -> str:
     """The nearest folder above with a marker; without one, the folder above the outermost package."""
-    folder = Path(os.path.abspath(path)).parent
-    for candidate in (folder, *folder.parents):
-        if is_checkout(str(candidate)):
-            return str(candidate)
-    return package_root(path)
+    above = map(str, Path(os.path.abspath(path)).parents)
+    return next(filter(is_checkout, above), package_root(path))
 
 
 def is_checkout(folder: str) -> bool:
     return any(os.path.exists(os.path.join(folder, marker)) for marker in MARKERS)
 
 
-def checkout_of(function: FunctionType | None) -> str | None:
-    if function is None:
-        return None
+def checkout_of(function: FunctionType) -> str | None:
     filename = function.__code__.co_filename
-    file = function.__globals__.get("__file__")
-    path = filename if os.path.isabs(filename) else file
+    path = filename if os.path.isabs(filename) else function.__globals__.get("__file__")
     return root_of(path) if isinstance(path, str) and os.path.isfile(path) else None
 
 
@@ -122,12 +115,8 @@ def dotted_name(path: str) -> str:
 
 def file_name(module: str, path: str) -> str:
     """The name of a module's file in the recipe: its module name as a path, with the file's ending."""
-    base = os.path.basename(path)
-    stem, suffix = base.split(".", 1) if "." in base else (base, "")
-    parts = module.split(".")
-    if stem == "__init__":
-        parts.append("__init__")
-    return "/".join(parts) + (f".{suffix}" if suffix else "")
+    stem, dot, suffix = os.path.basename(path).partition(".")
+    return module.replace(".", "/") + ("/__init__" if stem == "__init__" else "") + dot + suffix
 
 
 def working_folder() -> str | None:
@@ -146,22 +135,19 @@ _unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueD
 
 
 def module_label(namespace: dict[str, Any]) -> str:
-    """The name of the module of these globals; a script is named by its file."""
+    """The name of the module with these globals; a script is named by its file."""
     name = namespace.get("__name__")
     if name not in ENTRY_SCRIPT and isinstance(name, str):
         return name
-    spec = namespace.get("__spec__")
-    if spec is not None and getattr(spec, "name", None):
-        return str(spec.name)
-    file = namespace.get("__file__")
-    if file is None:  # a script has ended: its `__file__` is gone before what waits for the exit runs
-        file = getattr(namespace.get("__loader__"), "path", None)
+    if name := getattr(namespace.get("__spec__"), "name", None):
+        return str(name)
+    # A script that has ended: its `__file__` is gone before what waits for the exit runs.
+    file = namespace.get("__file__") or getattr(namespace.get("__loader__"), "path", None)
     return dotted_name(file) if isinstance(file, str) else "__main__"  # as notebook cells
 
 
 def class_module(cls: type) -> str:
-    """The module that a class names; some classes in C name none."""
-    name: object = cls.__module__
+    name: object = cls.__module__  # some classes in C name none
     return name if isinstance(name, str) else ""
 
 
@@ -171,20 +157,17 @@ def class_module_label(cls: type) -> str:
     return module_label(vars(module)) if name in ENTRY_SCRIPT and module is not None else name
 
 
-def folders_of(module: ModuleType) -> list[str]:
-    """Where a package's submodules lie. A namespace package's path may raise."""
-    try:
-        return [str(folder) for folder in getattr(module, "__path__", ())]
-    except (KeyError, TypeError, AttributeError):
-        return []
+def folders_of(space: Mapping[str, Any]) -> list[str]:
+    with suppress(KeyError, TypeError, AttributeError):  # by the path of a namespace package
+        return [str(folder) for folder in space.get("__path__", ())]
+    return []
 
 
 def space_of(module: Any) -> dict[str, Any]:
     """What a module, or what stands in the place of one, holds; no code of its runs."""
-    try:
+    space = None
+    with suppress(AttributeError):
         space = object.__getattribute__(module, "__dict__")
-    except AttributeError:
-        return {}
     return space if isinstance(space, dict) else {}
 
 
@@ -224,10 +207,8 @@ def _is_in_c(cls: type) -> bool:
 
 def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
     """Whether a class names a module that does not define it: `make_dataclass` says `types`."""
-    codes = [value.__code__ for value in vars(cls).values() if isinstance(value, FunctionType)]
-    is_from_there = any(code.co_filename == space_of(module).get("__file__") for code in codes)
     is_named = "<" in cls.__qualname__ or cls.__qualname__.split(".")[0] in space_of(module)
-    return bool(codes) and not is_from_there and not is_named
+    return not is_named and any(isinstance(value, FunctionType) for value in vars(cls).values())
 
 
 def unique(wanted: str, taken: Container[str], counts: dict[str, int]) -> str:
@@ -286,15 +267,14 @@ class Labels:
             return not is_ours
         return self._places.of(filename) is not Place.PROJECT
 
-    def place_of(self, module: Any) -> Place:
-        """Where a loaded module belongs."""
-        space = space_of(module)
+    def place_of(self, space: dict[str, Any]) -> Place:
+        """Where the module with these globals belongs."""
         if isinstance(file := space.get("__file__"), str):
             return self._places.of(file)
         name = str(space.get("__name__"))
         if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
             return Place.STDLIB
-        folders = folders_of(module)
+        folders = folders_of(space)
         return self._places.of(folders[0]) if folders else Place.PROJECT
 
     def place_of_class(self, cls: type) -> Place:
@@ -303,7 +283,7 @@ class Labels:
         if _is_in_c(cls) and not isinstance(space_of(module).get("__file__"), str):
             return Place.STDLIB
         if module is None:
-            is_library = not name or name.partition(".")[0] in sys.stdlib_module_names
+            is_library = name.partition(".")[0] in {"", *sys.stdlib_module_names}
             return Place.STDLIB if is_library else Place.PROJECT
-        place = self.place_of(module)
+        place = self.place_of(space_of(module))
         return Place.PROJECT if place is not Place.PROJECT and _is_made_elsewhere(cls, module) else place

@@ -2,7 +2,7 @@
 
 Of libraries count settings that the code reads (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what a job put there.
 Of a module that a function imports itself the file counts whole, and, if it is loaded, what it holds under
-names in code: a job may have set it since (`cfg.SIZE = 512`), or have edited the file.
+names in code.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: s
         count_builtins(walk, [name])
         return
     value = space[name]
-    walk.asked.note_global(label, value, chains)
+    walk.asked.note_global(label, value)
     if isinstance(value, ModuleType):
-        if walk.labels.place_of(value) is not Place.PROJECT:  # what is read of the project's counts by itself
+        if walk.labels.place_of(vars(value)) is not Place.PROJECT:  # of which what is read counts
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
         for chain in sorted(chains):
             count_module(walk, value, chain)
@@ -76,7 +76,6 @@ def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, .
 
 
 def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...]) -> None:
-    """Counts what a chain of attributes of a module leads to."""
     if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
         walk.refer_library("torch")
         found: Any = module
@@ -85,22 +84,21 @@ def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...])
         if not isinstance(found, ModuleType):
             walk.count_value(f"torch.ops.{found}", found, sys)
         return
-    place = walk.labels.place_of(module)
+    space, known_as = vars(module), module.__name__
+    place = walk.labels.place_of(space)
     if place is Place.SELF:
         return
     project.note_module(module)
-    space, known_as = vars(module), module.__name__
     walk.loaded.add(known_as)
     walk.refer_library(known_as)
     if place is not Place.PROJECT:
         _library_attribute(walk, known_as, space, chain)
         return
-    is_of_own_kind = type(module) is not ModuleType and walk.labels.is_project(type(module))
-    if is_of_own_kind:
+    if type(module) is not ModuleType:  # its properties may read any name of it
         walk.count_value(f"{walk.labels.of_module(space)}.__class__", type(module), module)
-    if is_of_own_kind or not chain or chain[0] == "__dict__":  # its properties may read any name of it
-        whole_module(walk, module)
+        whole_module(walk, space)
     if not chain or chain[0] == "__dict__":
+        whole_module(walk, space)
         return
     below = None if chain[0] in space else sys.modules.get(f"{known_as}.{chain[0]}")
     if isinstance(below, ModuleType):
@@ -113,8 +111,8 @@ def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...])
 def _library_attribute(
     walk: Dependencies, label: str, space: Any, chain: tuple[str, ...], *, is_late: bool = False
 ) -> None:
-    """Counts what a library holds if it is a setting, or if the job has put it there. `is_late`: most jobs
-    load the library late, so a setting counts only if it contradicts the library's file."""
+    """Counts what a library holds if it is a setting, or if the job has put it there. `is_late`: only
+    functions import it, so a setting counts only if it contradicts the library's file."""
     if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
         return
     home, value, label = label, space[chain[0]], f"{label}.{chain[0]}"
@@ -130,7 +128,7 @@ def _library_attribute(
             walk.count_value(label, setting, space)
     elif isinstance(value, type):
         _library_attribute(walk, label, vars(value), chain[1:], is_late=is_late)
-    elif isinstance(value, FunctionType | BuiltinFunctionType) and not (is_late and _is_usual(label, value)):
+    elif isinstance(value, FunctionType | BuiltinFunctionType) and not is_late:
         module, name = str(value.__module__), value.__qualname__
         if isinstance(value, FunctionType):  # of which `functools.wraps` sets both
             module, name = str(value.__globals__.get("__name__")), value.__code__.co_qualname
@@ -138,15 +136,6 @@ def _library_attribute(
             text = f"{module}.{name}"
             walk.values[label] = Value(blake3(text.encode()).hexdigest(), text)
             walk.refer_library(module)
-
-
-def _is_usual(label: str, value: Any) -> bool:
-    """Whether a library may have taken a function itself: in Python, of its own in C, or as `os.open`."""
-    if isinstance(value, FunctionType) or value.__module__ is None:
-        return True
-    home, other = (name.partition(".")[0].strip("_") for name in (label, value.__module__))
-    is_alias = value.__module__ in sys.stdlib_module_names and label.endswith(f".{value.__name__}")
-    return is_alias or other == home
 
 
 def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any, is_late: bool) -> bool:
@@ -178,28 +167,18 @@ def _is_of_package(module: str, label: str) -> bool:
     return module.partition(".")[0] == label.partition(".")[0]
 
 
-def whole_module(walk: Dependencies, module: ModuleType) -> None:
-    """Counts a module that any name may be looked up in."""
-    space, file = vars(module), getattr(module, "__file__", None)
-    if id(space) in walk.whole_modules:
+def whole_module(walk: Dependencies, space: dict[str, Any]) -> None:
+    """Counts a module of the project of which any name may be looked up (`globals()`, `eval`)."""
+    if id(space) in walk.whole_modules or walk.labels.place_of(space) is not Place.PROJECT:
         return
     walk.whole_modules.add(id(space))
-    label = walk.labels.of_module(space)
-    if isinstance(file, str) and file.endswith(".py"):
+    label, file = walk.labels.of_module(space), str(space.get("__file__"))
+    if has_file := file.endswith(".py"):
         walk.graph.add_file(label, file)
     for name, value in sorted(space.items()):
-        is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
-        if is_own and not name.startswith("__"):
+        is_imported = isinstance(value, ModuleType) and value.__name__ != f"{space.get('__name__')}.{name}"
+        if not (name.startswith("__") or (is_imported and has_file)):  # whose imports count
             count_global(walk, space, name, {()})
-
-
-def count_home(walk: Dependencies, space: dict[str, Any], path: str | None = None) -> None:
-    """Counts the module of code that looks names up by text (`globals()`, `eval`)."""
-    home = sys.modules.get(str(space.get("__name__")))
-    if isinstance(home, ModuleType) and walk.labels.place_of(home) is Place.PROJECT:
-        whole_module(walk, home)
-    if path is not None:
-        walk.graph.add_file(walk.labels.of_module(space), path)
 
 
 def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str]) -> None:
@@ -211,7 +190,7 @@ def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str])
 
 def setting_of(label: str, value: Any) -> Any:
     """What counts of a library's attribute: plain data, and the plain data in a dict, list or set of an own
-    class, as matplotlib's `rcParams`: the rest there may be registered as modules are loaded."""
+    class (matplotlib's `rcParams`)."""
     if label in _NO_SETTINGS or isinstance(value, Counter | defaultdict):
         return NONE
     if isinstance(value, dict) and type(value) is not dict and dict.__len__(value) <= _SHORT:
@@ -265,10 +244,10 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
         walk.loaded.add(home)
         if not isinstance(loaded, ModuleType):  # what a job has put in the place of one
             walk.count_value(f"sys.modules.{home}", loaded, sys)
-        elif (place := walk.labels.place_of(loaded)) is Place.SELF:
+        elif (place := walk.labels.place_of(vars(loaded))) is Place.SELF:
             continue
         elif place is not Place.PROJECT:
-            _count_late(walk, home, project.space_of(loaded), names)
+            _count_late(walk, home, vars(loaded), names)
         elif is_any or home not in reached or type(loaded) is not ModuleType:
             count_module(walk, loaded, ())
         else:
@@ -280,7 +259,6 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
 
 
 def _count_late(walk: Dependencies, home: str, space: dict[str, Any], names: set[str]) -> None:
-    """Counts what contradicts the file of a library that is loaded in one job and not in the next."""
     for name in sorted(names & space.keys()):
         inner = names & vars(space[name]).keys() if isinstance(space[name], type) else ()
         if not isinstance(space[name], ModuleType):  # which counts if it is imported itself
@@ -306,7 +284,7 @@ def _source(walk: Dependencies, module: str) -> SourceFile | None:
 
 
 def _is_closed(value: Any) -> bool:
-    """Whether a value is a closed file, as `with open(...) as file` leaves behind."""
+    """As `with open(...) as file` leaves a file behind."""
     with suppress(ValueError):  # it was detached
         return isinstance(value, io.IOBase) and value.closed
     return True

@@ -1,4 +1,4 @@
-"""The encoder of what code reaches and of the config, and what a recipe says of each value.
+"""The encoder of what code reaches and of the config.
 
 Functions and classes of the project are written as labels, and the walk visits them. So is an object: as its
 class and a label, the place where it was met first. Its attributes are rows (`preprocess.reader.size`).
@@ -7,15 +7,16 @@ Beyond a number of rows, an object is written in full where it is met first.
 Invariants:
     1. Equal bytes, with equal rows of what they refer to, mean values made of the same code and state.
     2. Nothing in a set is referred to: there is no order in which its elements would get their labels.
-    3. What is shown of a value holds no address and is no more than a line.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
+import re
 import secrets
 import weakref
 from collections.abc import Callable
@@ -37,6 +38,22 @@ from prepcache.keys.paths import looks_like_path, name_bytes
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
 
+SECRET = "secret"
+"""All that parts say of one, as protocol/explain.py knows."""
+_WORDS = re.compile(
+    r"(?:^|_)(?:token|(?:secret|password|passwd|pwd|passphrase|api_key|apikey|access_key|private_key"
+    r"|credential|auth|authorization|bearer|cookie|dsn)s?)\d*(?:$|_)"
+)
+"""In the name of a secret (`hf_token`, `AWS_SECRET_ACCESS_KEY`, `api_key2`); "tokens" are those of texts."""
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NOT_SECRET = re.compile(r"(?:^|_)(?:max|min|num|n|pad|unk|bos|eos|cls|sep|mask|special)_")
+_LOOKED_INTO, _READ_CHARS = 64, 1024
+"""Elements of a container that are searched for secrets, and characters of a text."""
+_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_NAMED = re.compile(r"(?:^|[?&])-*([\w.-]+)=|^-+([\w.-]+)$")
+"""Parameters of a URL, and options of a command line: `--hf-token`, `--hf-token=x`, `hub.token=x`."""
+_BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
+"""What is shown by its name; what lies in it is code, or has a value of its own."""
 TEXT_LIMIT = 120
 _SHOWN_ELEMENTS = 8
 _WAYS_OUT = (
@@ -51,7 +68,7 @@ _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """A value that counts; `holder`: the class of the object that holds it, where it is not the code."""
+    """A value that counts; `holder`: the class of the object that holds it, if one does."""
 
     digest: str
     text: str
@@ -64,21 +81,18 @@ ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
 
 class ValueEncoder(Encoder):
-    """Encodes one run-time value; the walk visits what it refers to."""
+    """Encodes one run-time value; `is_whole`: it holds objects that have no rows."""
 
     def __init__(self, walk: Dependencies, *, is_config: bool) -> None:
         super().__init__()
         self.is_config = is_config
         self.is_whole = False
-        """Whether the value holds objects that have no rows."""
         self._walk = walk
-        self._unstable = 0
 
     @property
     def ways_out(self) -> str:  # type: ignore[override]
-        # What the function is given cannot be left out.
         label = str(self.steps[0])
-        if self.is_config or label == "preprocess":
+        if self.is_config or label == "preprocess":  # which cannot be left out
             return WAYS_OUT
         return _WAYS_OUT.format(name=label.rpartition(".")[2])
 
@@ -99,11 +113,10 @@ class ValueEncoder(Encoder):
         if root is not None and (text == root or text.startswith(root + os.sep)):
             name, is_inside = os.path.relpath(text, root), True
         digest = b""
-        with contextlib.suppress(OSError, ValueError):
-            if os.path.isfile(text):
-                with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
-                    digest = self._walk.file_digest(text)
-                check_machine_code(text)
+        if os.path.isfile(text):
+            with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
+                digest = self._walk.file_digest(text)
+            check_machine_code(text)
         if is_text and not is_inside and not digest:
             return None
         return b"%d:%d:" % (is_inside, len(digest)) + digest + name_bytes(name)
@@ -140,7 +153,6 @@ class ValueEncoder(Encoder):
         return f"builtin:{name}:".encode() + self.part(owner, "__self__")
 
     def _owner(self, method: MethodType) -> bytes:
-        """The object of a method: the project's by what the method reads of it."""
         owner, cls = method.__self__, type(method.__self__)
         says_itself = is_registered(cls) or hasattr(cls, "__prepcache_key__")
         is_whole = isinstance(owner, type) or says_itself or self.is_library(cls) or self.inline_depth
@@ -151,7 +163,7 @@ class ValueEncoder(Encoder):
         self.put_class_of(owner, chunks.append)
         place = f"{self.where}.__self__"
         label = self._walk.refer_object(owner, read, self, place, is_whole=False)
-        return b"".join([*chunks, text_bytes(label)])
+        return b"".join(chunks) + text_bytes(label)
 
     def _library_function(self, function: FunctionType) -> bytes:
         """By name; what a decorator of a library wraps and holds, by what it is."""
@@ -185,11 +197,9 @@ class ValueEncoder(Encoder):
         return True
 
     def put_unstable(self, value: Any, error: UnkeyableError, put: Put) -> bool:
-        """Calls may have put it into the row: it goes by its identity, beside what has bytes."""
+        """Calls may have put it there: it goes by its identity, beside what has bytes."""
         label = str(self.steps[0])
-        self._unstable += 1
-        is_row = label in self._walk.values  # not so a leaf of the config
-        if not is_row or self._unstable > _MOST_IDENTITIES:
+        if label not in self._walk.values:  # a leaf of the config
             return False
         put(b"?" + text_bytes(self._walk.stand_in(label, value, error)))
         return True
@@ -207,7 +217,7 @@ class ValueEncoder(Encoder):
         super().put_object(value, put)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
-        """Attributes become rows of the owner's label, if all parts are such and more rows fit."""
+        """Attributes become rows, if all parts are such and more rows fit."""
         is_here = self.inline_depth > 0 or any(name[:1] == "<" for name, _ in pairs)
         number = None if is_here else self._walk.number_object(owner, self)
         if is_here or number is not None:
@@ -226,13 +236,8 @@ def identity_of(value: Any) -> str:
         name = f"?{secrets.token_hex(8)}"
         while len(_identities) >= _MOST_IDENTITIES:
             _identities.pop(next(iter(_identities)), None)
-        try:
-            refer = weakref.ref(value)
-        except TypeError:  # as of a connection: it is kept alive, or its address would be another thing's
-
-            def refer() -> Any:
-                return value
-
+        # A connection, say, is kept alive: its address would be another thing's.
+        refer = weakref.ref(value) if type(value).__weakrefoffset__ else lambda: value
         _identities[id(value)] = refer, name
     return name
 
@@ -261,3 +266,38 @@ def _text(value: Any) -> str:
     if issubclass(cls, os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+# -- secrets: parts say only that they are there, or a reader could try out guesses --------------------------
+
+
+@functools.lru_cache(maxsize=16384)
+def is_secret(name: str) -> bool:
+    """Whether a config name looks like that of a secret; `max_token_length` and `pad_token` do not."""
+    words = _CAMEL.sub("_", name).replace("-", "_").lower()
+    return _WORDS.search(words) is not None and _NOT_SECRET.search(words) is None
+
+
+def holds_secret(value: Any, depth: int = 4) -> bool:
+    """Whether something in a value has a secret's name (a key, attribute, option, parameter of a URL), or is
+    a URL with a password."""
+    if isinstance(value, str | bytes):
+        text = os.fsdecode(value[:_READ_CHARS])
+        names = [name.replace(".", "_") for both in _NAMED.findall(text) for name in both]
+        return _PASSWORD_IN_URL.search(text) is not None or any(map(is_secret, names))
+    if depth == 0:
+        return False
+    if type(value) in (list, tuple):
+        is_pair = len(value) == 2 and isinstance(value[0], str) and is_secret(value[0])
+        return is_pair or any(holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
+    if isinstance(value, dict):
+        named = value
+    elif isinstance(value, functools.partial):
+        named = {**value.keywords, "": list(value.args)}
+    else:
+        state = None if isinstance(value, _BY_NAME) else getattr(value, "__dict__", None)
+        named = state if isinstance(state, dict) else {}
+    return any(
+        (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
+        for name, part in itertools.islice(named.items(), _LOOKED_INTO)
+    )
