@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from prepcache.keys import recipe_parts, recipes
+from prepcache.keys import recipes
 from support import golden_recipes
 
 HERE = Path(__file__).parent
@@ -57,8 +57,7 @@ def test_every_version_constant_is_in_the_digest(constant):
         return x
 
     before = recipes.recipe(f).digest
-    home = recipes if hasattr(recipes, constant) else recipe_parts
-    with mock.patch.object(home, constant, 99):
+    with mock.patch.object(recipes, constant, 99):
         assert recipes.recipe(f).digest != before
 
 
@@ -71,6 +70,5 @@ def test_python_and_the_default_dtype_are_in_the_digest(patched, value):
         return x
 
     before = recipes.recipe(f).digest
-    home = recipes if hasattr(recipes, patched) else recipe_parts
-    with mock.patch.object(home, patched, value):
+    with mock.patch.object(recipes, patched, value):
         assert recipes.recipe(f).digest != before

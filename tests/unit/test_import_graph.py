@@ -18,8 +18,7 @@ from prepcache.keys.code import import_graph
 from prepcache.keys.code.import_graph import Import, ImportGraph, imports_in, read_source
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import runs_as_written
-from prepcache.keys.recipe_parts import static_key
-from prepcache.keys.recipes import recipe
+from prepcache.keys.recipes import recipe, static_key
 from support.projects import Project, project_fixture  # noqa: F401
 
 

@@ -294,7 +294,7 @@ def show_key(
     if not file or not function or not Path(file).is_file():
         must = "must be FILE:FUNCTION of a file that is there, such as train.py:tokenize"
         raise typer.BadParameter(must, param_hint=target)
-    from prepcache.keys.recipe_parts import static_key
+    from prepcache.keys.recipes import static_key
 
     parts = static_key(file, function)
     emit(parts, as_json, lambda: cli_tables.parts(parts))

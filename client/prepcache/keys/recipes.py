@@ -34,23 +34,31 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
 from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classes
+from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.names import files_named_in
-from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.code.values import Value
+from prepcache.keys.code.names import files_named_in, notes_on_ranks
+from prepcache.keys.code.project import Places, checkout_of, dotted_name, package_root
+from prepcache.keys.code.values import SECRET, Value, config_part, holds_secret, is_secret, shown
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order, text_bytes
-from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, default_dtype, lately
+from prepcache.keys.environment import (
+    ENVIRONMENT_VERSION,
+    Environment,
+    check_machine_code,
+    default_dtype,
+    lately,
+)
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
-from prepcache.keys.recipe_parts import code_part, config_part, notes_on_ranks, shown
 
 RECIPE_VERSION = 22
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
+EDITED = "edited after it was loaded"
+"""Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
 LOADED = "import "
 """Begins the row of a module that is loaded."""
 DEFINITION = "()"
@@ -274,8 +282,7 @@ def _look(
         "environment": {
             DEFAULT_DTYPE: default_dtype(),
             "python": python_version(),
-            # Asserts and `if __debug__` are there or not by this. Code tells by itself; files do not.
-            "optimize": sys.flags.optimize if reach.is_following and code is not None else None,
+            "optimize": sys.flags.optimize,  # asserts and `if __debug__` are there or not
             "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
             "distributions": installed.counted(
                 reach.top_levels | reach.graph.top_levels, asked["environment"]
@@ -371,3 +378,63 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> R
 
 def _table(rows: Mapping[str, str]) -> bytes:
     return b"".join(text_bytes(text) for row in sorted(rows.items()) for text in row)
+
+
+def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str, Any]:
+    is_counted, graph = code is not None, reach.graph
+    variables = reach.variables if is_counted else {}
+    mode, paths = code, graph.files
+    if not isinstance(code, str):
+        absolute = [os.path.abspath(os.fspath(path)) for path in code or ()]
+        base = os.path.commonpath([os.path.dirname(path) for path in absolute]) if absolute else ""
+        mode, paths = "files", {os.path.relpath(path, base): path for path in absolute}
+    files = {file: source_digest(path, graph) for file, path in sorted(paths.items())}
+    if mode == "script":
+        for file, path in paths.items():
+            source = graph.sources.get(path)
+            if source is not None and not all(map(source.makes, reach.codes.get(path, ()))):
+                files[file] = EDITED
+    values: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    for label, value in sorted(reach.values.items()):
+        (values if value.holder is None else attributes)[label] = shown(label, value)
+    return {
+        "mode": mode if is_counted else None,
+        "files": files,
+        "definitions": dict(sorted(reach.definitions.items())) if isinstance(code, str) else {},
+        "values": values if is_counted else {},
+        "variables": {
+            name: SECRET if value and (is_secret(name) or holds_secret(value)) else value
+            for name, value in sorted(variables.items())
+        },
+        "attributes": attributes,
+        "untracked": sorted(reach.ignored),
+    }
+
+
+def source_digest(path: str, graph: ImportGraph) -> str:
+    if path in graph.edited:
+        return EDITED
+    if (source := graph.sources.get(path)) is not None:
+        return source.digest
+    check_machine_code(path)
+    return digest_file(path, user_stat_cache()).digest.hex()
+
+
+def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:
+    """What the code part of a recipe is made of, for a name in a file that is never run or imported."""
+    file = os.path.abspath(os.fspath(path))
+    installed = Environment()
+    search = [os.path.dirname(file), package_root(file), *sys.path]
+    graph = ImportGraph(Places(installed.installed), search)
+    graph.add_file(dotted_name(file), file)
+    codes = [code for code in nested(graph.sources[file].code) if "<" not in code.co_qualname]
+    definitions = {code.co_qualname: fingerprint(code) for code in codes}
+    if function_name not in definitions:
+        known = ", ".join(sorted(definitions)[:10]) or "nothing"
+        raise UnkeyableError(f"{path} does not define {function_name!r}; it defines {known}")
+    return {
+        "files": {n: source_digest(p, graph) for n, p in sorted(graph.files.items())},
+        "definitions": definitions,
+        "distributions": installed.counted(graph.top_levels),
+    }

@@ -62,7 +62,6 @@ _C_DESCRIPTORS = (
 
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
-CLASS = "class"
 MOST_ROWS = 1024
 """Attributes that are rows of their own; further objects are written where they are met."""
 
@@ -80,7 +79,6 @@ class Dependencies:
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
-        is_following: whether some function imports a module of the project itself.
         whole_objects: labels of the objects all of whose attributes count, by address.
         generators: the places of random generators, and they, by address; also of those that do not count.
     """
@@ -99,7 +97,6 @@ class Dependencies:
     sources: dict[str, str] = field(default_factory=dict)
     codes: dict[str, list[CodeType]] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
-    texts: set[str] = field(default_factory=set)
     unstable: dict[str, UnkeyableError] = field(default_factory=dict)
     objects: set[str] = field(default_factory=set)
     loaded: set[str] = field(default_factory=set)
@@ -108,7 +105,6 @@ class Dependencies:
     whole_objects: dict[int, str] = field(default_factory=dict)
     generators: dict[int, tuple[str, Any]] = field(default_factory=dict)
     leaves_out: bool = False
-    is_following: bool = False
     _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
     _rows: int = 0
     _slots: set[tuple[int, str]] = field(default_factory=set)
@@ -116,7 +112,7 @@ class Dependencies:
 
     def __post_init__(self) -> None:
         self.labels = project.Labels(self.places)
-        self.asked = names.Questions(self.texts)
+        self.asked = names.Questions()
 
     def run(self) -> None:
         is_over = False
@@ -138,7 +134,7 @@ class Dependencies:
                 "observed, or exclude the look-up with untracked=('modules',)",
                 path=self.asked.finder,
             )
-        named = names.names_in_texts(self.asked.texts | self.texts) if "frames" in topics else ()
+        named = names.names_in_texts(self.asked.texts | self.asked.held) if "frames" in topics else ()
         reached = [one for one in self.labels.definitions() if one[0] in self.definitions] if topics else ()
         for label, held in reached:
             space = project.globals_of(held)
@@ -200,7 +196,7 @@ class Dependencies:
 
     def _visit_class(self, label: str, cls: type) -> None:
         space = project.globals_of(cls)
-        self.definitions[label] = CLASS
+        self.definitions[label] = "class"
         for said in (vars(cls)[way] for way in _SAYING_WHAT_COUNTS if way in vars(cls)):
             self.leaves_out |= not (isinstance(said, FunctionType) and self.labels.is_library(said))
         self._note_file(space, str(space.get("__file__")))

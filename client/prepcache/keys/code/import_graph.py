@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import marshal
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
@@ -33,7 +34,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
-from prepcache.keys.code.names import all_names, texts_in
+from prepcache.keys.code.names import texts_in
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name, folders_of, loaded_from
 from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 
@@ -66,14 +67,6 @@ class SourceFile:
     @kept
     def digest(self) -> str:
         return blake3(self.data).hexdigest()
-
-    @kept
-    def imports(self) -> tuple[Import, ...]:
-        return tuple(dict.fromkeys(imports_in(self.code)))
-
-    @kept
-    def names(self) -> set[str]:
-        return all_names(self.code)
 
     @kept
     def _codes(self) -> frozenset[CodeType]:
@@ -189,7 +182,7 @@ class ImportGraph:
             self.edited.add(path)
             return
         is_package = os.path.basename(path).startswith("__init__.")
-        self.wanted[module] = self._follow(source.imports, module, is_package)
+        self.wanted[module] = self._follow(imports_in(source.code), module, is_package)
 
     def _follow(self, imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
         wanted = wanted_by(imports, module, is_of_package)
@@ -270,22 +263,26 @@ def with_packages(modules: Iterable[str]) -> list[str]:
     return sorted({".".join(names[: n + 1]) for names in parts for n in range(len(names))})
 
 
-def imports_in(code: CodeType) -> Iterator[Import]:
+@functools.lru_cache(maxsize=20_000)
+def imports_in(code: CodeType) -> tuple[Import, ...]:
+    found = []
     for one in nested(code):
         if _IMPORT_NAME in one.co_code[::2]:
             level: Any = None
             names: Any = None
             for _, op, arg in instructions(one):
                 if op == _IMPORT_NAME:
-                    yield Import(int(level), one.co_names[arg], tuple(names or ()))
+                    found.append(Import(int(level), one.co_names[arg], tuple(names or ())))
                 elif op in (_LOAD_CONST, _LOAD_SMALL_INT):
                     level, names = names, arg if op == _LOAD_SMALL_INT else one.co_consts[arg]
         if not _IMPORTERS.isdisjoint(one.co_names):
             texts = (const for const in one.co_consts if isinstance(const, str))
-            for text in filter(None, map(_MODULE_NAME.fullmatch, texts)):
-                # `if __name__ == "__main__"` stands in scripts.
-                if text[2] != "__main__" or one.co_flags & CO_OPTIMIZED:
-                    yield Import(len(text[1]), text[2])
+            found += [
+                Import(len(text[1]), text[2])
+                for text in filter(None, map(_MODULE_NAME.fullmatch, texts))
+                if text[2] != "__main__" or one.co_flags & CO_OPTIMIZED  # `if __name__ == ...` of a script
+            ]
+    return tuple(dict.fromkeys(found))
 
 
 def read_source(path: str, name: str) -> SourceFile:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import linecache
 import os
 import re
 import sys
@@ -22,10 +23,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
 from types import CodeType, FunctionType, MemberDescriptorType
-from typing import Any, ForwardRef, get_args
+from typing import TYPE_CHECKING, Any, ForwardRef, get_args
 
 from prepcache.keys.code.fingerprint import NAME_SHIFTS, instructions, nested
 from prepcache.keys.encoding.builtins import attributes_of
+
+if TYPE_CHECKING:
+    from prepcache.keys.code.dependencies import Dependencies
 
 _GLOBAL_LOADS = {dis.opmap.get(name) for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")}
 _ATTRIBUTE_LOADS = {dis.opmap.get(name) for name in ("LOAD_ATTR", "LOAD_METHOD")}
@@ -221,6 +225,13 @@ _LOOKS_UP = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "CALL",
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_RANK = re.compile(
+    "(.*_)?(rank|rankid|procid|localid|nodeid|process_index)"
+    "|is_(local_)?(main|master)(_process)?|is_rank_zero",
+    re.IGNORECASE,
+)
+"""How launchers call a variable that tells the processes of a job apart, and jobs what they make of it."""
+_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 _LONGEST_PATH = 4096
 _LONGEST = 10_000
 _OF_SESSION = re.compile(
@@ -234,12 +245,12 @@ class Questions:
     """What the code that is reached asks for. `held`: what stands as text in values; `texts`: in code and in
     globals; `literals`: in code alone; `finder`: code that may look any module up."""
 
-    def __init__(self, held: set[str]) -> None:
+    def __init__(self) -> None:
         self.topics: set[str] = set()
+        self.held: set[str] = set()
         self.texts: set[str] = set()
         self.literals: set[str] = set()
         self.finder = ""
-        self._held = held
 
     def note_code(self, code: CodeType) -> None:
         names = all_names(code)
@@ -280,9 +291,9 @@ class Questions:
         """The environment variables that are set and whose names stand in the code or in a value; where code
         reads the environment, also within a text, and what ends in `_` is the beginning of one."""
         if "variables" not in self.topics:
-            named = {*os.environ}.intersection(self.texts | self._held)
+            named = {*os.environ}.intersection(self.texts | self.held)
             return sorted(n for n in named if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n))
-        found = {word for text in self.texts | self._held for word in _VARIABLE.findall(text)}
+        found = {word for text in self.texts | self.held for word in _VARIABLE.findall(text)}
         words = {word for word in found if not _OF_SESSION.fullmatch(word)}
         prefixes = tuple(word for word in words if word.endswith("_"))
         wanted = words | {text for text in self.texts if text.strip("_")}  # a shell sets `_`
@@ -355,3 +366,28 @@ def files_named_in(text: str) -> Iterator[str]:
         is_path = not {"/", "."}.isdisjoint(piece) and len(piece) <= _LONGEST_PATH and "\n" not in piece
         if is_path and os.path.isfile(piece):
             yield piece
+
+
+# -- notes -------------------------------------------------------------------------------------------------
+
+
+def notes_on_ranks(walk: Dependencies) -> Iterable[str]:
+    if not any(map(_RANK.fullmatch, os.environ)) or any(os.environ.get(size) == "1" for size in _SIZES):
+        return
+    labels = [label.partition("#")[0] for label in walk.values if not label.startswith("config.")]
+    names = {*walk.variables, *(label.rpartition(".")[2] for label in labels)}
+    codes = [code for function in walk.labels.functions() for code in nested(function.__code__)]
+    for name in sorted(filter(_RANK.fullmatch, names)):
+        where = next((line for code in codes for line in _lines_of(name, code)), "")
+        yield (
+            f"{name} differs between the processes of this job and is in the key{where}, so every rank "
+            f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
+        )
+
+
+def _lines_of(name: str, code: CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        line = step.positions.lineno if step.positions is not None else None
+        if line and step.argval == name and step.opname.startswith("LOAD"):
+            text = linecache.getline(code.co_filename, line).strip()
+            yield f" ({os.path.basename(code.co_filename)}:{line}: {text})"

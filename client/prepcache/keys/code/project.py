@@ -252,10 +252,19 @@ class Labels:
 
     def is_project(self, cls: type) -> bool:
         if cls not in self._projects:
-            file = file_of(class_module(cls))[1]
-            is_in_c = file is not None and file.endswith(tuple(EXTENSION_SUFFIXES))  # whose bytes count
-            self._projects[cls] = not is_in_c and self.place_of_class(cls) is Place.PROJECT
+            self._projects[cls] = self._is_project(cls)
         return self._projects[cls]
+
+    def _is_project(self, cls: type) -> bool:
+        name = class_module(cls)
+        module, file = module_named(name), file_of(name)[1]
+        if file is not None and file.endswith(tuple(EXTENSION_SUFFIXES)):  # whose bytes count
+            return False
+        if _is_in_c(cls) and not isinstance(space_of(module).get("__file__"), str):
+            return False
+        if module is None:
+            return name.partition(".")[0] not in {"", *sys.stdlib_module_names}
+        return self.place_of(space_of(module)) is Place.PROJECT or _is_made_elsewhere(cls, module)
 
     def is_library(self, function: FunctionType) -> bool:
         """The project's are those whose file or globals are. `functools.wraps` copies `__module__`."""
@@ -276,14 +285,3 @@ class Labels:
             return Place.STDLIB
         folders = folders_of(space)
         return self._places.of(folders[0]) if folders else Place.PROJECT
-
-    def place_of_class(self, cls: type) -> Place:
-        name = class_module(cls)
-        module = module_named(name)
-        if _is_in_c(cls) and not isinstance(space_of(module).get("__file__"), str):
-            return Place.STDLIB
-        if module is None:
-            is_library = name.partition(".")[0] in {"", *sys.stdlib_module_names}
-            return Place.STDLIB if is_library else Place.PROJECT
-        place = self.place_of(space_of(module))
-        return Place.PROJECT if place is not Place.PROJECT and _is_made_elsewhere(cls, module) else place

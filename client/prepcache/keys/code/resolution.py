@@ -23,7 +23,7 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
-from prepcache.keys.code.import_graph import SourceFile, imports_in, read_source, wanted_by, with_packages
+from prepcache.keys.code.import_graph import imports_in, read_source, wanted_by, with_packages
 from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, all_names, is_attribute_bag, is_dynamic
 from prepcache.keys.code.project import Place, file_name, loaded_from
 from prepcache.keys.code.values import ABSENT, Value
@@ -123,8 +123,7 @@ def _library_attribute(
     elif _is_put_there(walk, label, value, space, is_late):
         walk.count_value(label, value, space)
     elif (setting := setting_of(label, value)) is not NONE:
-        source = _source(walk, home) if is_late else None
-        if not is_late or not (source is None or source.says(chain[0], value)):
+        if not (is_late and _is_said(home, chain[0], value)):
             walk.count_value(label, setting, space)
     elif isinstance(value, type):
         _library_attribute(walk, label, vars(value), chain[1:], is_late=is_late)
@@ -216,19 +215,17 @@ def _is_plain(value: Any) -> bool:
 
 def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) -> None:
     """Counts what code imports itself that stands in the module with these globals."""
-    imports = list(dict.fromkeys(imports_in(code)))
-    if not imports:
+    if not (imports := imports_in(code)):
         return
     module, is_of_package = walk.labels.of_module(space), "__path__" in space
     reached = walk.graph.add_imports(imports, module, is_of_package)
-    walk.is_following |= bool(reached)
     names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
     homes = {*reached, *with_packages(wanted_by(imports, module, is_of_package))}
     for name in reached:
         source = walk.graph.sources.get(walk.graph.modules[name])
         if source is None:
             continue
-        names |= source.names
+        names |= all_names(source.code)
         is_any |= is_dynamic(source.code)
         homes.update(with_packages(walk.graph.wanted[name]))
         if name not in walk.whole_files:
@@ -274,13 +271,12 @@ def older_texts(walk: Dependencies, came: Iterable[str]) -> dict[str, str]:
     return {m: file_name(m, one.path) for m, one in sources if one and may_be_older(one.path, one.stamp)}
 
 
-def _source(walk: Dependencies, module: str) -> SourceFile | None:
-    if module in walk.graph.modules:
-        return walk.graph.sources.get(walk.graph.modules[module])
-    path = getattr(sys.modules.get(module), "__file__", None)
+def _is_said(module: str, name: str, value: Any) -> bool:
+    """Whether a module's file binds a name to this literal, if it can be read."""
+    path = str(project.space_of(sys.modules.get(module)).get("__file__"))
     with suppress(UnkeyableError):
-        return read_source(path, module) if isinstance(path, str) and path.endswith(".py") else None
-    return None
+        return not path.endswith(".py") or read_source(path, module).says(name, value)
+    return True
 
 
 def _is_closed(value: Any) -> bool:

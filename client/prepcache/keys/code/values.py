@@ -1,4 +1,4 @@
-"""The encoder of what code reaches and of the config.
+"""The encoder of what code reaches and of the config, and what a recipe says of each value.
 
 Functions and classes of the project are written as labels, and the walk visits them. So is an object: as its
 class and a label, the place where it was met first. Its attributes are rows (`preprocess.reader.size`).
@@ -29,8 +29,8 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
-from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, text_bytes
-from prepcache.keys.encoding.objects import is_lock, kind_of, state_of
+from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, length, text_bytes
+from prepcache.keys.encoding.objects import state_of
 from prepcache.keys.environment import check_machine_code
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import looks_like_path, name_bytes
@@ -55,6 +55,9 @@ _NAMED = re.compile(r"(?:^|[?&])-*([\w.-]+)=|^-+([\w.-]+)$")
 _BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 """What is shown by its name; what lies in it is code, or has a value of its own."""
 TEXT_LIMIT = 120
+LEAF_LIMIT = 64
+"""Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
+_LABEL_WORDS = re.compile(r"[\w-]+")
 _SHOWN_ELEMENTS = 8
 _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
@@ -100,7 +103,7 @@ class ValueEncoder(Encoder):
         return not self._walk.labels.is_project(cls)
 
     def note_text(self, text: str) -> None:
-        self._walk.texts.add(text)
+        self._walk.asked.held.add(text)
 
     def path_bytes(self, value: Any) -> bytes | None:
         """Outside the config a path counts by the file's bytes and, in the checkout, by its place there."""
@@ -212,8 +215,6 @@ class ValueEncoder(Encoder):
         if value is os.environ or value is os.environb:
             put(b"OE")  # the variables that the code names count one by one
             return
-        if self.is_config and self.opaque_depth == 0 and is_lock(value):
-            raise self.refuse(f"{kind_of(value)} has no stable value; {self.ways_out}")
         super().put_object(value, put)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
@@ -266,6 +267,49 @@ def _text(value: Any) -> str:
     if issubclass(cls, os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+# -- config ------------------------------------------------------------------------------------------------
+
+
+def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Value], str]:
+    leaves: dict[str, Value] = {}
+    hasher = blake3()
+    above: list[Any] = []
+
+    def encoded(value: Any, path: str) -> bytes:
+        return ValueEncoder(walk, is_config=True).encode(value, f"config.{path}")
+
+    def add(value: Any, path: str, is_hidden: bool = False) -> None:
+        hasher.update(text_bytes(path))
+        kind, is_inside_itself = type(value), any(value is one for one in above)
+        is_dict = kind is dict and all(type(key) is str for key in value)
+        is_hidden |= not is_dict and holds_secret(value)
+        if not (is_dict or kind in (list, tuple)) or is_inside_itself or not 0 < len(value) <= LEAF_LIMIT:
+            raw = encoded(value, path)
+            hasher.update(length(len(raw)) + raw)
+            digest = blake3(raw).hexdigest()
+            is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
+            contents = f"contents {digest[:8]} of " if is_file else ""
+            leaves[path] = Value(digest, contents + readable(value), is_hidden or holds_secret(value))
+            return
+        above.append(value)
+        hasher.update(f"{kind.__name__} {len(value)}:".encode())
+        for key in sorted(value) if is_dict else range(len(value)):
+            if is_dict:
+                hasher.update(encoded(key, path))
+            add(value[key], f"{path}.{key}" if is_dict else f"{path}[{key}]", is_hidden)
+        above.pop()
+
+    for key in sorted(given):
+        add(given[key], key)
+    return leaves, hasher.hexdigest()
+
+
+def shown(label: str, value: Value) -> dict[str, str]:
+    if value.is_secret or any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
+        return {"digest": SECRET, "text": SECRET}
+    return {"digest": value.digest, "text": value.text}
 
 
 # -- secrets: parts say only that they are there, or a reader could try out guesses --------------------------
