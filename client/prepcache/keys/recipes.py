@@ -112,7 +112,6 @@ class Recipe:
     """Absolute paths under the checkout that stand as literals in the code."""
     named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Files that are there under paths that stand as literals in the code: C libraries may open them."""
-    expand: bool = field(compare=False, repr=False, default=False)
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
     asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
     """The arguments it was made with, for looking at it again."""
@@ -230,7 +229,6 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         asks_cwd="cwd" in reach.asked.topics,
         literal_paths=frozenset(t for t in reach.asked.literals if root and t.startswith(root + os.sep)),
         named_files=frozenset(path for text in reach.asked.texts for path in files_named_in(text)),
-        expand=parts["expand"],
         notes=tuple(notes),
         asked={**asked, "config": config},
         classes=classes,
@@ -282,7 +280,8 @@ def _look(
         "environment": {
             DEFAULT_DTYPE: default_dtype(),
             "python": python_version(),
-            "optimize": sys.flags.optimize,  # asserts and `if __debug__` are there or not
+            # Asserts and `if __debug__` are there or not by this. Code tells by itself; files do not.
+            "optimize": sys.flags.optimize if reach.is_following and code is not None else None,
             "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
             "distributions": installed.counted(
                 reach.top_levels | reach.graph.top_levels, asked["environment"]

@@ -79,6 +79,7 @@ class Dependencies:
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
+        is_following: whether some function imports a module of the project itself.
         whole_objects: labels of the objects all of whose attributes count, by address.
         generators: the places of random generators, and they, by address; also of those that do not count.
     """
@@ -105,6 +106,7 @@ class Dependencies:
     whole_objects: dict[int, str] = field(default_factory=dict)
     generators: dict[int, tuple[str, Any]] = field(default_factory=dict)
     leaves_out: bool = False
+    is_following: bool = False
     _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
     _rows: int = 0
     _slots: set[tuple[int, str]] = field(default_factory=set)
@@ -183,15 +185,16 @@ class Dependencies:
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
         """Notes the project's file that a definition was loaded from; None if there is none."""
-        own: Any = space.get("__file__")
+        own = str(space.get("__file__"))
         # `python script.py` compiles under the path as typed, and the job may have changed folder since.
-        is_typed = isinstance(own, str) and os.path.basename(own) == os.path.basename(filename)
-        path: str = os.path.abspath(own if is_typed and not os.path.isabs(filename) else filename)
-        is_file = not filename.startswith("<") and not path.endswith(_EXTENSIONS) and os.path.isfile(path)
-        # A template has no module, and counts by the code that was compiled from it.
-        if not is_file or "__name__" not in space or self.places.of(path) is not Place.PROJECT:
-            return None
-        self.sources.setdefault(path, self.labels.of_module(space))
+        is_typed = filename[:1] != "/" and os.path.basename(own) == os.path.basename(filename)
+        path = os.path.abspath(own if is_typed else filename)
+        if path not in self.sources:
+            is_file = not filename.startswith("<") and not path.endswith(_EXTENSIONS) and os.path.isfile(path)
+            # A template has no module, and counts by the code that was compiled from it.
+            if not is_file or "__name__" not in space or self.places.of(path) is not Place.PROJECT:
+                return None
+            self.sources[path] = self.labels.of_module(space)
         return path
 
     def _visit_class(self, label: str, cls: type) -> None:

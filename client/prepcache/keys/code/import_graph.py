@@ -10,9 +10,9 @@ Invariants:
 
 from __future__ import annotations
 
-import ast
 import dis
 import functools
+import itertools
 import marshal
 import os
 import re
@@ -40,6 +40,7 @@ from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
+_BINDS = (dis.opmap["STORE_NAME"], dis.opmap["STORE_GLOBAL"])
 _IMPORTERS = frozenset({"import_module", "__import__", "find_spec", "find_loader", "resolve_name", "modules"})
 """Names in code whose texts may name modules; `modules` is that of `sys`."""
 _MODULE_NAME = re.compile(r"(\.*)([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
@@ -78,21 +79,16 @@ class SourceFile:
 
     @kept
     def literals(self) -> dict[str, Any]:
-        """The names that its text binds once, at the top level to a literal. Others are computed."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(self.data, self.path)
-        names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-        bound = Counter(name.id for name in names if not isinstance(name.ctx, ast.Load))
-        found = {}
-        for node in tree.body:
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-                continue
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if isinstance(target, ast.Name) and bound[target.id] == 1:
-                with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                    found[target.id] = ast.literal_eval(node.value)
-        return found
+        """The names that its text binds once, in a line that begins with them, to a constant."""
+        binds = ((one, op, arg) for one in self._codes for _, op, arg in instructions(one) if op in _BINDS)
+        bound = Counter(one.co_names[arg] for one, _, arg in binds)
+        steps = [step for step in dis.get_instructions(self.code) if step.opname != "EXTENDED_ARG"]
+        return {
+            store.argval: load.argval
+            for load, store in itertools.pairwise(steps)
+            if load.opcode in (_LOAD_CONST, _LOAD_SMALL_INT) and store.opname == "STORE_NAME"
+            if bound[store.argval] == 1 and store.positions and not store.positions.col_offset
+        }
 
     def says(self, name: str, value: Any) -> bool:
         """Whether it binds a name to this literal; an instance of a subclass is none."""

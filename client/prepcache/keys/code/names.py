@@ -268,7 +268,7 @@ class Questions:
 
     def note_global(self, label: str, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` or `sys` by another name."""
-        if any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb)):
+        if value is os.environ or value is os.environb or value is os.getenv or value is os.getenvb:
             self.topics.add("variables")
         is_renamed = value is sys and not label.endswith(".sys")
         if is_renamed or value is sys.modules or value is builtins.__import__:

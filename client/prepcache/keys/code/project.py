@@ -30,6 +30,7 @@ SELF_MODULES = frozenset({"prepcache", "prepcached"})
 """prepcache's own modules count by their format versions, not by their bytes."""
 
 _SELF = os.path.dirname(os.path.realpath(str(prepcache.__file__))) + os.sep
+_STDLIB = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
 _SITE_NAMES = frozenset({"site-packages", "dist-packages"})
 
 
@@ -52,8 +53,6 @@ class Places:
         self._installed = [(os.path.realpath(folder) + os.sep, tops) for folder, tops in installed.items()]
         self.owned = frozenset(top for tops in installed.values() for top in tops)
         self._known: dict[str, Place] = {}
-        paths = sysconfig.get_paths()
-        self._stdlib = tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib"))
 
     def of(self, path: str) -> Place:
         if path not in self._known:
@@ -74,7 +73,7 @@ class Places:
             return Place.SELF
         for top, tops in self._tops_of(real):
             return Place.SITE if top in tops else Place.PROJECT
-        if real.startswith(self._stdlib) and _SITE_NAMES.isdisjoint(Path(real).parts):
+        if real.startswith(_STDLIB) and _SITE_NAMES.isdisjoint(Path(real).parts):
             return Place.STDLIB
         return Place.PROJECT
 

@@ -62,7 +62,7 @@ def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: s
 
 def count_builtins(walk: Dependencies, names: Iterable[str]) -> None:
     """Counts what a job has put among the builtins under names."""
-    for name in sorted({*names} & vars(builtins).keys() - {"print"}):  # which jobs silence on some ranks
+    for name in sorted(({*names} - {"print"}) & vars(builtins).keys()):  # which jobs silence on some ranks
         _library_attribute(walk, "builtins", vars(builtins), (name,))
 
 
@@ -219,6 +219,7 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
         return
     module, is_of_package = walk.labels.of_module(space), "__path__" in space
     reached = walk.graph.add_imports(imports, module, is_of_package)
+    walk.is_following |= bool(reached)
     names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
     homes = {*reached, *with_packages(wanted_by(imports, module, is_of_package))}
     for name in reached:

@@ -55,8 +55,8 @@ _NAMED = re.compile(r"(?:^|[?&])-*([\w.-]+)=|^-+([\w.-]+)$")
 _BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 """What is shown by its name; what lies in it is code, or has a value of its own."""
 TEXT_LIMIT = 120
-LEAF_LIMIT = 64
-"""Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
+LEAF_LIMIT, DEPTH_LIMIT = 64, 32
+"""Of a list or dict in a config whose elements are shown one by one; a longer or deeper one is one leaf."""
 _LABEL_WORDS = re.compile(r"[\w-]+")
 _SHOWN_ELEMENTS = 8
 _WAYS_OUT = (
@@ -275,17 +275,16 @@ def _text(value: Any) -> str:
 def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Value], str]:
     leaves: dict[str, Value] = {}
     hasher = blake3()
-    above: list[Any] = []
 
     def encoded(value: Any, path: str) -> bytes:
         return ValueEncoder(walk, is_config=True).encode(value, f"config.{path}")
 
-    def add(value: Any, path: str, is_hidden: bool = False) -> None:
+    def add(value: Any, path: str, depth: int, is_hidden: bool = False) -> None:
         hasher.update(text_bytes(path))
-        kind, is_inside_itself = type(value), any(value is one for one in above)
+        kind = type(value)
         is_dict = kind is dict and all(type(key) is str for key in value)
         is_hidden |= not is_dict and holds_secret(value)
-        if not (is_dict or kind in (list, tuple)) or is_inside_itself or not 0 < len(value) <= LEAF_LIMIT:
+        if not (depth and (is_dict or kind in (list, tuple)) and 0 < len(value) <= LEAF_LIMIT):
             raw = encoded(value, path)
             hasher.update(length(len(raw)) + raw)
             digest = blake3(raw).hexdigest()
@@ -293,16 +292,14 @@ def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Va
             contents = f"contents {digest[:8]} of " if is_file else ""
             leaves[path] = Value(digest, contents + readable(value), is_hidden or holds_secret(value))
             return
-        above.append(value)
         hasher.update(f"{kind.__name__} {len(value)}:".encode())
         for key in sorted(value) if is_dict else range(len(value)):
             if is_dict:
                 hasher.update(encoded(key, path))
-            add(value[key], f"{path}.{key}" if is_dict else f"{path}[{key}]", is_hidden)
-        above.pop()
+            add(value[key], f"{path}.{key}" if is_dict else f"{path}[{key}]", depth - 1, is_hidden)
 
     for key in sorted(given):
-        add(given[key], key)
+        add(given[key], key, DEPTH_LIMIT)
     return leaves, hasher.hexdigest()
 
 
