@@ -87,7 +87,8 @@ class SourceFile:
             store.argval: load.argval
             for load, store in itertools.pairwise(steps)
             if load.opcode in (_LOAD_CONST, _LOAD_SMALL_INT) and store.opname == "STORE_NAME"
-            if bound[store.argval] == 1 and store.positions and not store.positions.col_offset
+            if bound[store.argval] == 1 and not store.is_jump_target  # `X = 1 if ... else 2`
+            if store.positions and not store.positions.col_offset
         }
 
     def says(self, name: str, value: Any) -> bool:
