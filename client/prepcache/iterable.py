@@ -229,8 +229,7 @@ class Split(NamedTuple):
 
 
 def ranks_here(known: Split | None = None) -> Split:
-    """The share of this rank, as torch.distributed, the process that sent this data set (`known`) or torchrun
-    says."""
+    """The share of this rank, as torch.distributed, who sent this data set (`known`) or torchrun says."""
     if _is_dealt_out():
         return Split()
     distributed: Any = sys.modules.get("torch.distributed")

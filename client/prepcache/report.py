@@ -117,7 +117,7 @@ class Shared:
 
     def __init__(self, like: Array) -> None:
         self._place: tuple[int, str] | None = None
-        self.array = _mapped(like, -1)
+        self._map(like, -1)
 
     def __reduce__(self) -> Any:
         if self._place is None:
@@ -142,14 +142,13 @@ class Shared:
 
     def _keep(self, fd: int, name: str) -> None:
         weakref.finalize(self, os.close, fd).atexit = False
-        self.array, self._place = _mapped(self.array, fd), (fd, name)
+        self._map(self.array, fd)
+        self._place = fd, name
 
-
-def _mapped(like: Array, fd: int) -> Array:
-    flags = mmap.MAP_SHARED | (mmap.MAP_ANONYMOUS if fd < 0 else 0)
-    mapping = Mapping(max(1, like.nbytes), mmap.PROT_READ | mmap.PROT_WRITE, flags, fd)
-    array: Array = np.asarray(mapping)[: like.nbytes].view(like.dtype).reshape(like.shape)
-    return array
+    def _map(self, like: Array, fd: int) -> None:
+        flags = mmap.MAP_SHARED | (mmap.MAP_ANONYMOUS if fd < 0 else 0)
+        mapping = Mapping(max(1, like.nbytes), mmap.PROT_READ | mmap.PROT_WRITE, flags, fd)
+        self.array: Array = np.asarray(mapping)[: like.nbytes].view(like.dtype).reshape(like.shape)
 
 
 class Once:
@@ -183,25 +182,21 @@ class Tally:
     def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
         self.why: list[str] = []
         self._catalogue = catalogue
-        self._counted = Shared(np.zeros(len(distinct), _COUNTED))
+        self._items = Shared(np.zeros(len(distinct), _COUNTED))
         self._seconds = 0.0
         self._changed: set[int] = set()
 
-    def _of(self, column: str) -> Array:
-        array: Array = self._counted.array[column]
-        return array
-
     def note_hits(self) -> tuple[int, float]:
         hits = np.flatnonzero(self._catalogue.places.artifact != MISSING)
-        self._of("state")[hits] = _HIT
+        self._items.array["state"][hits] = _HIT
         return self._found(hits)
 
     def note_fill(self, computed: Any, waited: Any, seconds: float) -> tuple[int, float]:
-        self._of("made")[computed] = 1
-        self._of("state")[computed] = _UNKNOWN
+        self._items.array["made"][computed] = 1
+        self._items.array["state"][computed] = _UNKNOWN
         waited = np.array(waited, "i8")
-        waited = waited[self._of("made")[waited] == 0]  # else it was made on access meanwhile
-        self._of("state")[waited] = _WAITED
+        waited = waited[self._items.array["made"][waited] == 0]  # else it was made on access meanwhile
+        self._items.array["state"][waited] = _WAITED
         self._seconds += seconds
         return self._found(waited)
 
@@ -218,9 +213,9 @@ class Tally:
                 yield slot, min(1.0, float(counts[number]) / slot.artifact.items)
 
     def note_made(self, index: int, cost_s: float) -> None:
-        self._of("cost_s")[index] += cost_s
-        self._of("made")[index] = 1
-        self._of("state")[index] = _UNKNOWN
+        self._items.array["cost_s"][index] += cost_s
+        self._items.array["made"][index] = 1
+        self._items.array["state"][index] = _UNKNOWN
 
     def note_changed(self, index: int, names: list[str]) -> bool:
         if index in self._changed:
@@ -230,14 +225,14 @@ class Tally:
         return True
 
     def note_full(self) -> None:
-        self._of("full")[:] = 1
+        self._items.array["full"][:] = 1
 
     @property
     def not_stored(self) -> int:
-        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(self._of("made")))))
+        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(self._items.array["made"]))))
 
     def made_since_opening(self) -> tuple[int, int, int]:
-        is_hit, is_made = self._of("state") == _HIT, self._of("made") == 1
+        is_hit, is_made = self._items.array["state"] == _HIT, self._items.array["made"] == 1
         is_others = (self._catalogue.places.artifact != MISSING) & ~is_made & ~is_hit
         return int(np.count_nonzero(is_hit)), int(np.count_nonzero(is_made)), int(np.count_nonzero(is_others))
 
@@ -251,20 +246,20 @@ class Tally:
         return self.nbytes / max(1, self._catalogue.kept)
 
     def report(self, why: tuple[str, ...]) -> Report:
-        inverse = self._catalogue.distinct.inverse
-        is_new = (self._of("made") == 1) | (self._of("state") == _WAITED)
+        of, inverse = self._items.array, self._catalogue.distinct.inverse
+        is_new = (of["made"] == 1) | (of["state"] == _WAITED)
         # Of equal items one was computed or waited for; the others found it there.
         again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
-        hit = int(np.count_nonzero((self._of("state") == _HIT)[inverse]) + again)
-        _, saved_s = self._found(np.isin(self._of("state"), (_HIT, _WAITED)))
+        hit = int(np.count_nonzero((of["state"] == _HIT)[inverse]) + again)
+        _, saved_s = self._found(np.isin(of["state"], (_HIT, _WAITED)))
         return Report(
             items=len(inverse),
             hit=hit,
-            computed=int(np.count_nonzero(self._of("made"))),
-            waited=int(np.count_nonzero(self._of("state") == _WAITED)),
-            declined=len(self._of("state")) - self._catalogue.kept if self._of("full").any() else 0,
+            computed=int(np.count_nonzero(of["made"])),
+            waited=int(np.count_nonzero(of["state"] == _WAITED)),
+            declined=len(of) - self._catalogue.kept if of["full"].any() else 0,
             bytes=int(self.nbytes),
-            seconds=self._seconds + float(self._of("cost_s").sum()),
+            seconds=self._seconds + float(of["cost_s"].sum()),
             seconds_saved=saved_s,
             why=why,
             not_stored=self.not_stored,

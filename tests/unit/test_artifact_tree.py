@@ -94,6 +94,7 @@ REFUSED = [
     (lambda: 1, "sample", "function"),
     (Image.new("RGB", (2, 2)), "sample", "return numpy.array(x)"),
     (Row(1), "sample", "return dataclasses.asdict(x)"),
+    (type("Series", (), {"__array__": None})(), "sample", "return numpy.array(x)"),  # as a row of pandas
 ]
 
 

@@ -10,7 +10,6 @@ import types
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -162,17 +161,6 @@ ds = prepcache.CachedDataset([1, 2, 3], nothing, expand=True, version="1", code=
 assert len(ds) == 0
 prepcache.CachedDataset([1, 2, 3], interrupted, expand=True, version="1", code=None)
 """
-
-
-def test_an_interrupt_in_len_shows_one_frame_of_ours(monkeypatch):
-    ds = prepcache.CachedDataset([1], lambda i: [i], expand=True, version="1", code=None, progress=False)
-    ds._samples._view = None  # as where another process is sent it, and an artifact is gone by then
-    monkeypatch.setattr(ds._samples, "prepare_opened", mock.Mock(side_effect=KeyboardInterrupt))
-    for ask in (len, lambda ds: ds[0]):
-        with pytest.raises(KeyboardInterrupt) as told:
-            ask(ds)
-        ours = [frame for frame in told.traceback if "/client/prepcache/" in str(frame.path)]
-        assert len(ours) == 1, ours
 
 
 def test_empty_and_interrupted_fills_are_reported_briefly(tmp_path):

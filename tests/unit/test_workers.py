@@ -405,10 +405,13 @@ def interrupted(x: int) -> None:
 def test_ctrl_c_on_access_shows_the_line_that_asked(monkeypatch):
     monkeypatch.setenv("PREPCACHE", "off")
     ds = prepcache.CachedDataset([1], interrupted, code=None, version=1, lazy=True, progress=False)
+    expanded = prepcache.CachedDataset([1], products, expand=True, code=None, version=1, progress=False)
+    expanded._samples._view = None  # as where it was sent, and an artifact is gone by then
     monkeypatch.setattr("prepcache.dataset.ItemHasher.digest_many", lambda self, items: interrupted(0))
     monkeypatch.setattr("prepcache.fill.filler.prepare", lambda *_: interrupted(0))
     opening = (lambda: prepcache.CachedDataset([1], product),)
-    for ask in (lambda: ds[0], lambda: ds.__getitems__([0]), lambda: ds.prepare(), *opening):
+    asking = (lambda: ds[0], lambda: ds.__getitems__([0]), lambda: ds.prepare(), lambda: len(expanded))
+    for ask in (*asking, lambda: expanded[0], *opening):
         with pytest.raises(KeyboardInterrupt) as caught:
             ask()
         assert len(traceback.extract_tb(caught.value.__traceback__)) == 3, "two lines here, and one of ours"

@@ -299,8 +299,7 @@ def _and_more(count: int, one: str = "more", many: str = "more") -> list[Rendera
 
 
 def watch(look: Callable[[], Status], as_json: bool) -> None:
-    """Shows one look after the other, on a terminal in the same place, until Ctrl-C or the end of the
-    daemon."""
+    """Shows one look after the other, on a terminal in the same place, until Ctrl-C or the daemon's end."""
     status, is_drawn = look(), not as_json and sys.stdout.isatty()
     live = Live(console=Console(highlight=False), screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), live if is_drawn else contextlib.nullcontext():

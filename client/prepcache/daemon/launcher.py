@@ -323,8 +323,7 @@ class BaseClient:
         params: Mapping[str, str] | None = None,
         limit_s: float | None = None,
     ) -> M:
-        """One exchange, within `limit_s` or the client's timeout; repeated while the daemon starts or
-        restarts."""
+        """One exchange, within `limit_s` or the client's timeout; repeated while the daemon starts."""
         attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
         start = functools.partial(self.endpoint.start, is_reading=True)  # an empty store has nothing to tell
         answer: M = OwnTime(limit_s or self.timeout_s).run(self.url, attempt, start=start)

@@ -246,8 +246,7 @@ class Session:
                 self._looking.release()
 
     def _makes_way(self, tells: int) -> bool:
-        """After a refusal for lack of room: tells at once which holds were dropped; whether any were since
-        `tells` was so. What another thread is about to drop is waited for."""
+        """After a refusal for lack of room: tells which holds were dropped; whether any were since."""
         budget, began = self._budget_here(), time.monotonic()
         with self.looking(min(waits.DROPS_S, budget.remaining_s)), contextlib.suppress(PrepcacheError):
             budget.charge(time.monotonic() - began - waits.FREE_S)

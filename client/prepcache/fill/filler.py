@@ -240,8 +240,7 @@ class Fill:
             self._by.say_of_it(text, "taken")
 
     def _ask(self, ask: Callable[[int], list[int]]) -> bool:
-        """Queues what is granted; whether anything is. Sharing ends where there is no room for it, and where
-        the daemon is gone or fails; the job goes on."""
+        """Queues what is granted; whether anything is. Sharing ends where there is no room, or no daemon."""
         coming = int(self._workers.pending * self._pace.item_bytes)
         granted: list[int] = []
         try:
@@ -309,8 +308,7 @@ class Fill:
             self._kept.add(part, None)
 
     def _note_made(self, part: Part, cost_s: float, nbytes: int) -> None:
-        """Gives an item up that is not to be stored: it was made of bytes that its digest does not stand for,
-        or of something that was not observed."""
+        """Gives an item up that is not to be stored: it changed, or what it read could not be observed."""
         self._pace.note(cost_s, nbytes)
         self._computed.append(part.index)
         if changed := self._task.originals.changed(part.index):

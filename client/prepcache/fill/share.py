@@ -244,8 +244,7 @@ class Share:
         return granted
 
     def _fresh_in_order(self) -> Array:
-        """The fresh items; where machines share a bucket without a lead, in this machine's own order, so that
-        two of them mostly make different items."""
+        """The fresh items; of machines that share a bucket without a lead, each has an order of its own."""
         if not self._session.order:
             return self._in_state(FRESH, None)
         if self._order is None:

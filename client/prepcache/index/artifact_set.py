@@ -149,8 +149,7 @@ class ArtifactSet(RecipeIndex):
                 return None
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
-        """As the session's, with newer artifacts taken in. Registers the recipe, where the last look
-        failed."""
+        """As the session's, with newer artifacts taken in; registers the recipe if the last look failed."""
         try:
             answer = self._lease(*given, **named)
         except UnknownRecipe:
@@ -176,8 +175,7 @@ class ArtifactSet(RecipeIndex):
         return found > 0
 
     def absorb_own(self, committed: wire.Committed, observed: Observed) -> None:
-        """Takes in what this job has just committed. Where it cannot be fetched now, a later look finds
-        it."""
+        """Takes in what this job has just committed. What cannot be fetched now, a later look finds."""
         with contextlib.suppress(DaemonUnreachable):
             self.take_in([committed.artifact], observed, is_own=True)
             if committed.generation == self.generation + 1:
