@@ -52,6 +52,27 @@ def test_a_sample_and_a_batch_cost_few_calls(client):
     assert len(batch) <= 27 and len(modules(batch)) <= 6, batch
 
 
+FIRST_USE = """
+import sys
+import prepcache
+
+def make(item, by):
+    return item * by
+
+ds = prepcache.CachedDataset(list(range(5)), make, {"by": 2}, progress=False)
+assert ds[3] == 6
+ours = sorted(name for name in sys.modules if name.partition(".")[0] == "prepcache")
+print(ds.report().hit, len(ours), *ours)
+"""
+
+
+def test_a_job_whose_samples_are_there_loads_60_modules(box):
+    (box.folder / "job.py").write_text(FIRST_USE)
+    for _ in range(2):
+        hit, count, *ours = box.python(box.folder / "job.py").stdout.split()
+    assert (hit, int(count) <= 60) == ("5", True), ours
+
+
 def frames_above(event: str, names: set[str], function: Callable[[], Any]) -> list[list[str]]:
     """The functions of ours above each call of these C functions."""
     found: list[list[str]] = []

@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from prepcache.keys.files.stamps import Stamp
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files.stat_cache import Stamp, StatCache
 
 NOW_NS = 10**18
 

@@ -10,8 +10,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.files import digest as digest_module
 from prepcache.keys.files.digest import digest_file, digest_tree, read_file, read_files, walk_tree
-from prepcache.keys.files.stamps import stamp_of
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files.stat_cache import StatCache, stamp_of
 from support.leaks import Leaks
 
 OLD_NS = 10**18

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import prepcache
-from prepcache.keys.files import stamps, stat_cache
-from prepcache.keys.files.stamps import Stamp
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files import stat_cache
+from prepcache.keys.files.stat_cache import Stamp, StatCache
 from support.leaks import Leaks
 
 DAY_NS = 86_400 * 10**9
@@ -67,9 +66,9 @@ def test_a_young_stamp_is_not_recorded(tmp_path, mtime_age_s, ctime_age_s, is_ke
 
 def test_the_age_that_must_pass_depends_on_the_filesystem(monkeypatch):
     table = [(os.makedev(0, 1), "ext4"), (os.makedev(0, 2), "nfs4"), (os.makedev(0, 3), "fuse.sshfs")]
-    monkeypatch.setattr(stamps, "_windows", {})
-    monkeypatch.setattr(stamps, "_mounted", lambda: table)
-    windows = [stamps.racy_window_ns(os.makedev(0, n)) // 10**9 for n in (1, 2, 3, 4)]
+    monkeypatch.setattr(stat_cache, "_windows", {})
+    monkeypatch.setattr(stat_cache, "_mounted", lambda: table)
+    windows = [stat_cache.racy_window_ns(os.makedev(0, n)) // 10**9 for n in (1, 2, 3, 4)]
     assert windows == [2, 60, 60, 60]
 
 
@@ -77,8 +76,8 @@ def test_the_age_that_must_pass_depends_on_the_filesystem(monkeypatch):
 def test_no_stamp_is_recorded_without_change_times(tmp_path, monkeypatch, kind):
     """The file may be written anew with all its times as before."""
     device = os.makedev(0, 9)
-    monkeypatch.setattr(stamps, "_windows", {})
-    monkeypatch.setattr(stamps, "_mounted", lambda: [(device, kind)])
+    monkeypatch.setattr(stat_cache, "_windows", {})
+    monkeypatch.setattr(stat_cache, "_mounted", lambda: [(device, kind)])
     memo = StatCache(tmp_path / "memo", clock=Clock())
     old = (device, 2, 3, 0, 0)
     assert not memo.add(old, digest(1), NOW_NS)
@@ -86,7 +85,7 @@ def test_no_stamp_is_recorded_without_change_times(tmp_path, monkeypatch, kind):
 
 
 def test_the_mount_table_of_this_machine_is_read():
-    assert os.stat("/proc").st_dev in dict(stamps._mounted())
+    assert os.stat("/proc").st_dev in dict(stat_cache._mounted())
 
 
 @pytest.mark.parametrize("is_of_another", [False, True])

@@ -5,12 +5,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import prepcache
+from support.pages import REPO
 
 CLIENT = Path(prepcache.__file__).parents[1]
+EXAMPLES = REPO / "examples"
+OF_USERS = [str(EXAMPLES / name) for name in ("audio.py", "images.py", "text_lines.py")]
+"""Whole scripts, which e2e/test_examples.py runs."""
 
 SCRIPT = """
 from collections.abc import Iterator
@@ -77,15 +82,18 @@ def test_mypy_knows_samples_options_and_decorated_functions(script: Path) -> Non
     # Without libraries, whose stubs take seconds to read.
     options = ["--strict", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
     command = [sys.executable, "-m", "mypy", *options, "--config-file=", "--cache-dir=/dev/null", str(script)]
+    command += OF_USERS
     environ = {"MYPYPATH": str(CLIENT)}
     said = subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout
     revealed = [re.sub(r"\w+\.(?=[A-Za-z])", "", one) for one in re.findall(r'Revealed type is "(.*)"', said)]
     assert revealed == WANTED, said
-    assert sorted({int(line) for line in re.findall(r":(\d+): error", said)}) == WRONG, said
+    assert sorted({int(line) for line in re.findall(r"script.py:(\d+): error", said)}) == WRONG, said
+    assert "examples/" not in said, said
 
 
 def test_pyright_knows_samples_options_and_decorated_functions(script):
-    settings = {"typeCheckingMode": "standard", "extraPaths": [str(CLIENT)], "include": ["script.py"]}
+    settings: dict[str, Any] = {"typeCheckingMode": "standard", "include": ["script.py", *OF_USERS]}
+    settings["extraPaths"] = [str(CLIENT), str(EXAMPLES)]
     script.with_name("pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
     run = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, check=False)
@@ -94,3 +102,4 @@ def test_pyright_knows_samples_options_and_decorated_functions(script):
     assert revealed == WANTED, told
     wrong = [one["range"]["start"]["line"] + 1 for one in told if one["severity"] == "error"]
     assert sorted(set(wrong)) == WRONG, told
+    assert {one["file"] for one in told} == {str(script)}, told

@@ -36,7 +36,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import SourceFile, read_source
 from prepcache.keys.code.names import SCALARS
 from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
-from prepcache.keys.files.stamps import Stamp, path_stamp
+from prepcache.keys.files.stat_cache import Stamp, path_stamp
 from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 4

@@ -55,8 +55,7 @@ from prepcache.keys.files.digest import (
     read_files,
     tree_stamp,
 )
-from prepcache.keys.files.stamps import Stamp, mix, mix_columns, stamp_of
-from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
+from prepcache.keys.files.stat_cache import Stamp, StatCache, mix, mix_columns, stamp_of, user_stat_cache
 from prepcache.keys.markers import Tree, rebuild
 from prepcache.keys.observation import context
 from prepcache.keys.paths import PathRules, Read, check_reading, looks_like_path

@@ -48,8 +48,7 @@ from prepcache.keys.environment import (
     lately,
 )
 from prepcache.keys.files.digest import Trust, digest_file
-from prepcache.keys.files.stamps import path_stamp
-from prepcache.keys.files.stat_cache import user_stat_cache
+from prepcache.keys.files.stat_cache import path_stamp, user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 

@@ -36,7 +36,7 @@ from prepcache.forks import kept
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.names import texts_in
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name, folders_of, loaded_from
-from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
+from prepcache.keys.files.stat_cache import Stamp, is_racy, racy_window_ns, stamp_of
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)

@@ -22,8 +22,7 @@ from typing import Literal, NamedTuple
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files.stat_cache import Stamp, StatCache, is_racy, racy_window_ns, stamp_of
 from prepcache.keys.observation import context
 
 Trust = Literal["stat", "content"]

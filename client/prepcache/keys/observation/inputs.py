@@ -30,8 +30,7 @@ from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, is_checkout, space_of, working_folder
 from prepcache.keys.environment import REPLACED, Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
-from prepcache.keys.files.stamps import stamp_of
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files.stat_cache import StatCache, stamp_of
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import info_of, is_within, names_in
 from prepcache.keys.recipes import Recipe

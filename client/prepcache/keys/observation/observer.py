@@ -33,8 +33,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.keys.code.project import Place, Places, loaded_from
 from prepcache.keys.environment import lately, may_be_older, runs_as_written, seen_texts
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
-from prepcache.keys.files.stamps import stamp_of
-from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
+from prepcache.keys.files.stat_cache import StatCache, stamp_of, user_stat_cache
 from prepcache.keys.observation import audit, calls, context, inputs
 from prepcache.keys.observation.context import STATE, WAL, Fact, Kind, Watch, info_of, is_file_of_job
 from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input, Roots, Stamp, stamp_at
