@@ -211,7 +211,12 @@ def load(
         values["uds"] = None
     if values.get("token_file"):
         values["token"] = read_token("token_file", Path(values["token_file"]))
-    found = _checked(values, labels)
+    try:
+        found = Settings.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name, message = str(fault["loc"][0]), fault["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{labels[name]} = {values[name]!r}: {message}") from None
     if found.uds is None and found.host is None and not activated:
         raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
     if found.max_bytes is not None and found.max_bytes < MIN_BUDGET_BYTES:
@@ -246,16 +251,6 @@ def _merged(
     if "uds" not in values:
         values["uds"] = own_socket(environ, Path(os.path.abspath(str(values["root"]))))
     return values, {name: label for label, name, _ in given}
-
-
-def _checked(values: Mapping[str, Any], labels: Mapping[str, str]) -> Settings:
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        name = str(fault["loc"][0])
-        message = fault["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{labels[name]} = {values[name]!r}: {message}") from None
 
 
 def _read_toml(path: Path | None) -> dict[str, Any]:

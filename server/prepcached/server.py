@@ -163,7 +163,8 @@ class Server(uvicorn.Server):
         if watchdog_s is not None:
             watches.append(self._feed_watchdog(watchdog_s))
         self._watches = [loop.create_task(one) for one in watches]
-        names = ", ".join(_name(one) for one in sockets or ())
+        at = (one.getsockname() for one in sockets or ())
+        names = ", ".join(f"unix://{a}" if isinstance(a, str) else f"http://{a[0]}:{a[1]}" for a in at)
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
         if self._settings.uds is not None:
             LOG.info("page for people: %s", page(os.fspath(self._settings.uds), socket.gethostname()))
@@ -289,8 +290,3 @@ def _limits(settings: Settings) -> Limits:
         user_quota_bytes=settings.user_quota,
         quotas=settings.quotas,
     )
-
-
-def _name(sock: socket.socket) -> str:
-    address = sock.getsockname()
-    return f"unix://{address}" if sock.family == socket.AF_UNIX else f"http://{address[0]}:{address[1]}"

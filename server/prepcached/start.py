@@ -167,8 +167,15 @@ def _listen_unix(path: Path, group: int | None) -> socket.socket:
         _clear_stale(path)
         os.umask(0o177)
         sock.bind(os.fspath(path))
-        if group is not None:
-            _give_to(path, group)
+        try:
+            if group is not None:
+                os.chown(path, -1, group)
+        except OSError as exc:
+            path.unlink()
+            raise ConfigError(
+                f"group {group}: cannot own {path} ({exc.strerror}): add the daemon's user to the group "
+                "(usermod -aG) and log in again, or leave --group out"
+            ) from None
         path.chmod(0o660)
         sock.listen(BACKLOG)
     except BaseException as error:
@@ -181,17 +188,6 @@ def _listen_unix(path: Path, group: int | None) -> socket.socket:
     finally:
         os.umask(before)
     return sock
-
-
-def _give_to(path: Path, group: int) -> None:
-    try:
-        os.chown(path, -1, group)
-    except OSError as exc:
-        path.unlink()
-        raise ConfigError(
-            f"group {group}: cannot own {path} ({exc.strerror}): add the daemon's user to the group "
-            "(usermod -aG) and log in again, or leave --group out"
-        ) from None
 
 
 def _clear_stale(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
@@ -36,7 +35,7 @@ def router(daemon: Daemon) -> APIRouter:
     async def list_entries(request: Request) -> Response:
         """Entries that pass all filters given; one page of them."""
         asked = messages.query(request, inspection.EntryQuery)
-        wanted, seen = _filter(asked), messages.caller(request).confined_to
+        wanted, seen = messages.taken_over(Filter, asked), messages.caller(request).confined_to
         if seen is not None and wanted.owner not in (None, seen):
             return messages.answer(inspection.EntryPage((), None))
         wanted = wanted if seen is None else replace(wanted, owner=seen)
@@ -103,14 +102,10 @@ async def entry_of(daemon: Daemon, request: Request, key: str) -> inspection.Ent
 
 
 async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
-    entry = await entry_of(daemon, request, key)
-    return check_owned(entry, messages.caller(request))
-
-
-def check_owned(entry: inspection.Entry, caller: Caller) -> int:
     """The owner of an entry; raises Forbidden where it is another's, and the caller no admin."""
+    entry = await entry_of(daemon, request, key)
     owner = TOKEN_UID if entry.owner is None else entry.owner
-    caller.check_may_change(owner, f"entry {entry.key[:12]} ({entry.name})")
+    messages.caller(request).check_may_change(owner, f"entry {entry.key[:12]} ({entry.name})")
     return owner
 
 
@@ -134,8 +129,9 @@ def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
         asked = await messages.read(request, inspection.PurgeRequest, daemon)
         caller = messages.caller(request)
         wanted = narrowed(_purged(asked), caller)
-        if asked.keys and not caller.is_admin:
-            await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
+        for key in () if caller.is_admin else asked.keys or ():
+            with contextlib.suppress(NotFound):
+                await owner_of(daemon, request, key)
         gone = await daemon.slow(
             daemon.store.purge, wanted, dry_run=asked.dry_run, free_bytes=asked.free_bytes
         )
@@ -216,13 +212,8 @@ async def _take_away(
     return inspection.Verified(0, 0, tuple(gone))
 
 
-def _filter(asked: inspection.EntryFilter) -> Filter:
-    more = {} if isinstance(asked, inspection.PurgeRequest) else {"keys": None}
-    return messages.taken_over(Filter, asked, **more)
-
-
 def _purged(asked: inspection.PurgeRequest) -> Filter:
-    wanted = _filter(asked)
+    wanted = messages.taken_over(Filter, asked)
     is_narrowed = wanted != Filter() or asked.free_bytes is not None
     if not is_narrowed and not asked.all:
         raise BadRequest('to purge everything, send {"all": true}', field="all")
@@ -239,12 +230,6 @@ def _first_to_go(
     if free_bytes is not None:
         wanted = replace(wanted, keys=tuple(gone.keys[: inspection.PAGE_SIZE]))
     return store.entries(wanted, sort="used_at", limit=inspection.PAGE_SIZE).entries
-
-
-def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:
-    for key in keys:
-        with contextlib.suppress(NotFound):
-            check_owned(store.entry(key, caller.confined_to, caller.scope), caller)
 
 
 def narrowed(wanted: Filter, caller: Caller) -> Filter:

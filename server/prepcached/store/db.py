@@ -121,7 +121,9 @@ class Index:
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_damaged = False
-        _make_private(path)
+        with contextlib.suppress(OSError):  # it names all artifacts, and who knows a name may read them
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.chmod(path, 0o600)  # its log has the same mode
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
         self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=256, query_only=True)
         try:
@@ -224,13 +226,6 @@ class Index:
             conn.exec_driver_sql(begin)
 
         return engine
-
-
-def _make_private(path: str) -> None:
-    """Makes the file, whose mode its log has: it names all artifacts, and who knows a name may read them."""
-    with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.chmod(path, 0o600)
 
 
 def _is_damage(error: BaseException | None) -> bool:
