@@ -88,7 +88,7 @@ class Preprocessing:
         (function, read, is_observed, trust, root, cwd), observer = self._asked, None
         if is_observed:
             roots = replace(Roots.of(self.recipe, root), cwd=cwd)  # as of the opening
-            observer = Observer(self.recipe, roots=roots, stat_cache=user_stat_cache(), trust=trust)
+            observer = Observer(self.recipe, roots, user_stat_cache(), trust)
         guard = RecipeGuard(self.recipe)
         return Job(function, self.recipe.config, self.is_expanded, read, observer, self.of, guard)
 

@@ -43,7 +43,7 @@ class Observed:
         project.write(prep=HERE + source)
         self.recipe: Recipe = project.recipe(**asked)
         self.root = root
-        self.observer = Observer(self.recipe, root=root, stat_cache=stat_cache)
+        self.observer = Observer(self.recipe, Roots.of(self.recipe, root), stat_cache)
         self.failure = ""
 
     def __call__(self, item: Any = None) -> Any:

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from prepcache.keys.observation.watches import STATE
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_kept_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that forks keeps samples of this process from being stored for no longer than its test."""
+    monkeypatch.setattr(STATE, "has_children", False)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from prepcache.fill.call import Job
-from prepcache.keys.observation import context
+from prepcache.keys.observation import watches
 from prepcache.keys.observation.observer import Observer
 from support.observing import IN_C, Observed
 from support.projects import Project, project_fixture  # noqa: F401
@@ -43,7 +43,7 @@ def test_an_error_where_something_is_noted_fails_closed(project, monkeypatch, wh
     def note(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(context, "note", note)
+    monkeypatch.setattr(watches, "note", note)
     assert call() == "made"
     assert call.failure == error.__name__
     monkeypatch.undo()

@@ -82,7 +82,7 @@ def test_nothing_of_the_process_is_changed(tmp_path):
 LAST = """
 import builtins, contextlib, json, sys
 import prepcache
-from prepcache.keys.observation import audit, context
+from prepcache.keys.observation import watches
 
 class Last:
     '''Opens a file when it is collected, as temporary files and loggers of libraries do.'''
@@ -94,7 +94,7 @@ class Last:
         write("tried\\n")
 
 prepcache.CachedDataset([1], str, progress=False)
-for module in (prepcache, audit, context, builtins, contextlib, json, sys):
+for module in (prepcache, watches, builtins, contextlib, json, sys):
     module.last_of_all = Last()
 """
 

@@ -28,7 +28,7 @@ from prepcache.errors import SampleError
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.items import load, names_in
 from prepcache.keys.markers import Plain, Tree
-from prepcache.keys.observation.context import present
+from prepcache.keys.observation.watches import present
 from prepcache.keys.paths import Read, looks_like_path
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ TOGETHER_S = 0.1
 """Samples are handed over after so long: what is slow is shown, and committed, as it is made."""
 
 _END = object()
-_UNWATCHED: Any = SimpleNamespace(failure="", facts=(), has_children=False)
+_UNWATCHED: Any = SimpleNamespace(failure="", facts=())
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -178,7 +178,7 @@ class Job:
                     parts.append(Part(index, [sample], True, cost_s, missed, weight(sample)))
                     nbytes += parts[-1].nbytes
                     spent_s += cost_s
-                    if watch.facts or watch.has_children:
+                    if watch.facts or missed:
                         break  # what it used may change before the next item does: that has its own watch
                 watch.calls = max(1, len(parts))
             if isinstance(failure, Exception):

@@ -36,28 +36,13 @@ from blake3 import blake3
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
+from prepcache.keys.encoding import encoder as encoding
 from prepcache.keys.encoding.builtins import SIMPLE, simple_key
-from prepcache.keys.encoding.encoder import (
-    ENCODING_VERSION,
-    Encoder,
-    Put,
-    canonical_order,
-    is_registered,
-    length,
-    text_bytes,
-)
-from prepcache.keys.files.digest import (
-    Digested,
-    Trust,
-    digest_file,
-    digest_tree,
-    is_regular,
-    read_files,
-    tree_stamp,
-)
+from prepcache.keys.encoding.encoder import Encoder, Put, canonical_order, is_registered, length, text_bytes
+from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, is_regular, read_files
 from prepcache.keys.files.stat_cache import Stamp, StatCache, mix, mix_columns, stamp_of, user_stat_cache
 from prepcache.keys.markers import Tree, rebuild
-from prepcache.keys.observation import context
+from prepcache.keys.observation import watches
 from prepcache.keys.paths import PathRules, Read, check_reading, looks_like_path
 
 if TYPE_CHECKING:
@@ -67,12 +52,12 @@ if TYPE_CHECKING:
     from prepcache.keys.code.project import Labels
 
 ITEM_DOMAIN = b"prepcache item v1\0"
-"""Prefix of what an item digest is taken over. Its number rises when the inputs change."""
+"""Its number rises when what an item digest is taken over changes."""
 BLOCK_ITEMS = 2048
-"""Items worked on together: enough for numpy to pay, few enough for the caches of a processor."""
+"""Items worked on together."""
 
 log = logging.getLogger("prepcache")
-_PREFIX = ITEM_DOMAIN + bytes([ENCODING_VERSION])
+_PREFIX = ITEM_DOMAIN + bytes([encoding.ENCODING_VERSION])
 _NO_STAMP = (0, 0, 0, 0, 0)
 _TEXT_FILES = (
     "prepcache: %d str in the items name files, such as %r, so the bytes of these files count. Pass "
@@ -135,7 +120,7 @@ class ItemHasher:
         """Of the project's instances in all items so far."""
 
     def digest_many(self, items: Sequence[Any], first: int = 0, step: int = 1) -> Stamps:
-        """The digests of items. Messages count from `first` in steps of `step`."""
+        """Messages count from `first` in steps of `step`."""
         import numpy as np
 
         if self.stat_cache is not None:
@@ -159,7 +144,7 @@ class ItemHasher:
         return Stamps(np.concatenate(digests), np.concatenate(hashes), typed, note, items, self)
 
     def probe(self, item: Any) -> tuple[list[str], int]:
-        """The names in an item, and the hash of their stamps as they are now."""
+        """Its names, and the hash of their stamps as they are now."""
         encoder = ItemEncoder(self.rules, self.stat_cache)
         encoder.write(item, lambda raw: None, "item")
         return [os.fsdecode(name) for name in encoder.names], stamps_hash(encoder)
@@ -182,13 +167,13 @@ class ItemHasher:
 
 @dataclass(frozen=True, eq=False)
 class Stamps:
-    """Items as they were digested, and what tells whether they changed since: 8 bytes for each.
+    """Items as they were digested, and what tells whether they changed since.
 
     Args:
         digests: uint8[n, 32].
         hashes: uint64[n], of the stamps of the files in each; 0 where they alone do not tell.
         typed_names: paths in items that named nothing when the data set was opened.
-        note: what the user should be told once; "" for nothing.
+        note: what the user should be told once.
     """
 
     digests: NDArray[np.uint8]
@@ -265,7 +250,6 @@ class ItemEncoder(Encoder):
         return True
 
     def digest(self, slot: int) -> bytes:
-        """The digest of what the path of a slot leads to."""
         if slot not in self.known:
             digest = digest_tree if slot in self.trees else digest_file
             self.known[slot] = digest(self.names[slot], self.stat_cache, self.trust)
@@ -281,7 +265,6 @@ class ItemEncoder(Encoder):
         return self.joined(pieces)
 
     def code_bytes(self, value: Any) -> bytes | None:
-        """A class or a library's function by its name; a method or partial by what it is made of."""
         if not isinstance(value, type | FunctionType):
             return None
         name = f"{value.__module__}.{value.__qualname__}"
@@ -318,14 +301,11 @@ def digests_of(
     items: Sequence[Any], encoder: ItemEncoder, positions: range, first: int = 0, step: int = 1
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """The digests of the items at some positions, uint8[n, 32], by a new encoder, and the hashes of their
-    stamps, 0 where a later write could leave one as it is.
-
-    An item is written before the next is asked for, unless it cannot change: a sequence may give each in the
-    same memory. Messages count from `first` in steps of `step`.
-    """
+    stamps, 0 where a later write could leave one as it is. An item is written before the next is asked for,
+    unless it cannot change: a sequence may give each in the same memory."""
     import numpy as np
 
-    written: list[Sequence[Any]] | None = None
+    written: list[Any] | None = None
     if type(items) in (list, tuple) or (positions and _is_fixed(items[positions[0]])):
         written = _by_columns([items[position] for position in positions], encoder)
     if written is not None:
@@ -343,30 +323,28 @@ def digests_of(
                 written.append(blake3(b"".join(pieces)).digest())
         ends = np.array(slots, np.int64)
     digests, hashes = _read(encoder, ends)
-    if encoder.names:
-        rows = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
-        for at, one in enumerate(written):
-            if type(one) is not bytes:
-                written[at] = [rows[part] if type(part) is int else part for part in one]
-    found = b"".join([one if type(one) is bytes else blake3(b"".join(one)).digest() for one in written])
-    return np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES), hashes
+    rows = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+    for at, one in enumerate(written):
+        if type(one) is not bytes:
+            found = [rows[part] if type(part) is int else part for part in one] if rows else one
+            written[at] = blake3(b"".join(found)).digest()
+    return np.frombuffer(b"".join(written), np.uint8).reshape(-1, DIGEST_BYTES), hashes
 
 
 def stamps_hash(encoder: ItemEncoder) -> int:
     """The hash of all stamps of the one item that an encoder has written, as they are now."""
     rows: list[Sequence[int]] = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
     for slot in encoder.trees:
-        rows[slot] = tree_stamp(encoder.names[slot])
+        rows[slot] = digest_tree(encoder.names[slot], encoder.stat_cache, "stat").stamp
     return sum((2 * at + 1) * mix(row) for at, row in enumerate(rows)) + 1 & (1 << 64) - 1
 
 
 def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray[np.uint64]]:
-    """The digests of all slots, 32 bytes each, and for each item the hash of the stamps of its own. `ends`:
-    the number of slots up to its end."""
+    """The digests of all slots, and for each item the hash of its stamps. `ends`: of its slots."""
     import numpy as np
 
     stamps = np.array(encoder.rows, np.int64).reshape(-1, 5)
-    context.depend_on(encoder.names)
+    watches.depend_on(encoder.names)
     is_racy, is_known = np.zeros(len(stamps), np.bool_), np.zeros(len(stamps), np.bool_)
     digests = np.zeros((len(stamps), DIGEST_BYTES), np.uint8)
     if encoder.stat_cache is not None and encoder.trust == "stat":
@@ -392,7 +370,7 @@ def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray
 
 
 def _columns_of(run: Sequence[Any]) -> tuple[bytes, list[tuple[bytes, Sequence[Any]]]]:
-    """What all items of a run begin with, and columns of their elements, each with what stands before it."""
+    """What all items of a run begin with, and columns, each with what stands before its elements."""
     first = run[0]
     if type(first) is tuple and not is_registered(tuple):
         if first and all(type(item) is tuple and len(item) == len(first) for item in run):
@@ -453,7 +431,7 @@ def _may_be_path(value: Any) -> bool:
 
 
 def _stamps_of(paths: Sequence[Any]) -> list[Stamp] | None:
-    """The stamps of files; None unless all are regular ones."""
+    """None unless all are regular files."""
     try:
         infos = list(map(os.stat, paths))
     except (OSError, ValueError):

@@ -29,11 +29,10 @@ Read = Literal["path", "bytes", "text"]
 
 _FILESYSTEM, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 LONGEST = 4096
-"""PATH_MAX on Linux: a longer str names no file."""
+"""PATH_MAX on Linux."""
 
 
 def check_reading(read: Any, trust: Any) -> None:
-    """Raises ValueError for a misspelt `read=` or `trust=`: by a guess, other bytes would count."""
     for name, given, choices in (("read", read, get_args(Read)), ("trust", trust, get_args(Trust))):
         if given not in choices:
             raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, not {given!r}")
@@ -59,13 +58,11 @@ def name_bytes(name: str) -> bytes:
 
 
 class Named(NamedTuple):
-    """What a str or path was found to name."""
+    """What a str or path names: its payload but for the digest, and its stat, None for nothing."""
 
     name: str | bytes
     head: bytes
-    """Its payload but for the digest."""
     info: os.stat_result | None
-    """None if it names nothing."""
     is_tree: bool
 
 
@@ -97,11 +94,7 @@ class PathRules:
             self._absolute_root = _folder(absolute)
 
     def look_up(self, value: Any, encoder: Encoder) -> Named | None:
-        """What a str, path or `tree()` names; None for a str that is text.
-
-        Raises:
-            UnkeyableError: a directory where none may be, a special file, or it cannot be told.
-        """
+        """What a str, path or `tree()` names; None for a str that is text."""
         is_tree = isinstance(value, Tree)
         target = value.value if is_tree else value
         is_text = isinstance(target, str) and not is_tree

@@ -27,17 +27,10 @@ LOADER_THREAD = "prepcache-loader"
 """The one of our threads that runs code of the job's."""
 
 _QUIET_MODULES = (
-    "multiprocessing.queues",
-    "torch.utils.data._utils.pin_memory",
-    "tqdm._monitor",
-    "ipykernel.iostream",
-    "ipykernel.heartbeat",
-    "ipykernel.control",
-    "ipykernel.parentpoller",
-    "ipykernel.shellchannel",
-    "IPython.core.history",
-    "tensorboard.summary.writer.event_file_writer",
-)
+    "multiprocessing.queues", "torch.utils.data._utils.pin_memory", "tqdm._monitor", "ipykernel.iostream",
+    "ipykernel.heartbeat", "ipykernel.control", "ipykernel.parentpoller", "ipykernel.shellchannel",
+    "IPython.core.history", "tensorboard.summary.writer.event_file_writer",
+)  # fmt: skip
 """Threads whose class or target is of these draw nothing."""
 
 

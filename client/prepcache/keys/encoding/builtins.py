@@ -59,7 +59,7 @@ SIMPLE: dict[type, Callable[[Any], bytes]] = {
     str: text_bytes,
     bytes: lambda value: b"b" + length(len(value)) + value,
 }
-"""The bytes of values that hold nothing and name no file."""
+"""Of values that hold nothing and name no file."""
 
 
 def _str(encoder: Encoder, value: str, put: Put) -> None:
@@ -84,19 +84,16 @@ def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 def has_free_order(value: Iterable[Any]) -> bool:
-    """Whether the keys of a dict are plain values, or tuples of those."""
     return all(type(key) in SIMPLE or (type(key) is tuple and has_free_order(key)) for key in value)
 
 
 def simple_key(key: Any) -> bytes:
-    """By what the keys of a plain dict are sorted: their bytes as plain values."""
     if type(key) is tuple:
         return b"t" + length(len(key)) + b"".join(map(simple_key, key))
     return SIMPLE[type(key)](key)
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
-    """A key that is an identifier is never looked up on the disk."""
     encoder.enter(value)
     is_plain = type(value) is dict
     is_free = is_plain and encoder.opaque_depth == 0 and has_free_order(value)
@@ -106,7 +103,7 @@ def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
     pairs = [(key, value[key]) for key in sorted(value, key=simple_key)] if is_free else value.items()
     for key, part in pairs:
         kind = type(key)
-        if kind is str and key.isidentifier():
+        if kind is str and key.isidentifier():  # never looked up on the disk
             steps[-1] = key
             encoder.note_text(key)
             put(text_bytes(key))
@@ -183,24 +180,20 @@ WRITERS: dict[type, Writer] = {
 }
 
 
-# -- instances of subclasses, and enums ---------------------------------------------------------------------
+# -- instances of subclasses, and enums
 
 _OF_ENUM = frozenset({"_sort_order_", "__objclass__", "_inverted_"})
-"""What members have beside their name and value."""
-
-
-def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
-    encoder.inline_depth += 1
-    _instance(encoder, value, put)
-    encoder.inline_depth -= 1
 
 
 def _instance(encoder: Encoder, value: Any, put: Put) -> None:
+    is_member = isinstance(value, enum.Enum)
+    encoder.inline_depth += is_member
     encoder.put_parts(value, b"D", _parts_of, put)
+    encoder.inline_depth -= is_member
 
 
 def _parts_of(value: Any) -> Parts:
-    """What an instance holds as one of its built-in base, however it converts itself, and its attributes."""
+    """What an instance holds as one of its built-in base, and its attributes."""
     reads = [read for base, read in _CONTENT.items() if issubclass(type(value), base)]
     parts: Parts = [(CONTENT, read(value)) for read in reads[:1]]
     if isinstance(value, os.PathLike):  # a record may be one, too
@@ -214,7 +207,6 @@ def _parts_of(value: Any) -> Parts:
 
 
 _FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
-"""Beginnings of the names of libraries' slots."""
 
 
 def slots_of(*classes: type) -> tuple[str, ...]:
@@ -230,7 +222,7 @@ def slots_of(*classes: type) -> tuple[str, ...]:
 
 
 def attributes_of(value: Any, slots_only: tuple[type, ...] | None = None) -> dict[str, Any]:
-    """An instance's own attributes, slots included, or only slots of some classes; no code of its runs."""
+    """An instance's own attributes and slots, or only slots of some classes; no code of its runs."""
     found: dict[str, Any] = {}
     with contextlib.suppress(AttributeError):  # which may have slots alone, and `__getattr__` for the rest
         kept = object.__getattribute__(value, "__dict__") if slots_only is None else {}
@@ -264,6 +256,6 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 def writer_for(kind: type) -> Writer | None:
     if kind in WRITERS:
         return WRITERS[kind]
-    bases = {enum.Enum: _enum, type: Encoder.put_code, os.PathLike: _instance}
+    bases = {enum.Enum: _instance, type: Encoder.put_code, os.PathLike: _instance}
     bases |= dict.fromkeys(_CONTENT, _instance)
     return next((writer for base, writer in bases.items() if issubclass(kind, base)), None)

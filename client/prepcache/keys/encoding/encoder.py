@@ -28,11 +28,11 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 from prepcache.namedtuples import is_namedtuple
 
-ENCODING_VERSION = 15
-"""First byte of every encoding; raised when the bytes of any value change."""
+ENCODING_VERSION = 16
+"""First byte of every encoding."""
 
 MOST_ENTERED = 1 << 23
-"""Containers and objects of one value, each as often as it is met."""
+"""Containers and objects of one value."""
 
 Parts = list[tuple[str, Any]]
 Put = Callable[[Any], object]
@@ -46,7 +46,7 @@ WAYS_OUT = (
 )
 
 CONTENT = "<content>"
-"""The part of an object that is what its built-in base holds, or what a key function made of it."""
+"""The part that is what a built-in base holds, or what a key function made of an object."""
 
 _registered: dict[type, Callable[[Any], Any]] = {}
 _writers: dict[type, Writer] = {}
@@ -70,8 +70,8 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
 
 
 def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, type | None]:
-    """What makes the key of a type's values, by its nearest base, and the base that has to be a library's."""
-    from prepcache.keys.encoding.adapters import KEYS
+    """What makes the key of a type's values, and the base that has to be a library's."""
+    from prepcache.keys.encoding.objects import KEYS
 
     for base in kind.__mro__:
         if base in _registered or "__prepcache_key__" in vars(base):
@@ -82,14 +82,12 @@ def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, type | None]:
 
 
 def is_registered(kind: type) -> bool:
-    """Whether a user has said what makes the key of this type's values."""
+    """Whether a user has said what makes its key."""
     key, base = _key_of(kind)
     return key is not None and base is None
 
 
 class Encoder:
-    """Walks a value and writes its canonical bytes."""
-
     ways_out = WAYS_OUT
 
     def __init__(self) -> None:
@@ -105,13 +103,12 @@ class Encoder:
         self._classes: dict[type, bytes] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
-        """The canonical bytes of a value; `path` starts the place named in errors."""
         found = bytearray([ENCODING_VERSION])
         self.write(value, found.extend, path)
         return bytes(found)
 
     def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0) -> None:
-        """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
+        """Writes the bytes by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
         self.opaque_depth = opaque_depth
         self.inline_depth, self.set_depth, self.is_plain = 0, 0, False
@@ -128,7 +125,6 @@ class Encoder:
         (_writers.get(kind) or _find_writer(kind))(self, value, put)
 
     def part(self, value: Any, step: str | int) -> bytes:
-        """The bytes of a value that the present one holds under a name or index."""
         chunks: list[Any] = []
         self.step(value, step, chunks.append)
         return b"".join(chunks)
@@ -145,14 +141,13 @@ class Encoder:
             self.step(value, name, put)
 
     def put_known(self, value: Any, put: Put) -> bool:
-        """Write an object that is met inside itself by how deep that stands above; whether it did so."""
+        """Writes an object that is met inside itself by how deep it stands above; whether it did so."""
         if id(value) not in self.active:
             return False
         put(b"Y" + length(list(self.active).index(id(value))))
         return True
 
     def enter(self, value: Any) -> None:
-        """Mark a value as being written; it may not be met again inside itself."""
         if id(value) in self.active:
             raise self.refuse(f"this {type(value).__name__} contains itself")
         self.count_entered()
@@ -178,10 +173,10 @@ class Encoder:
         return UnkeyableError(f"{place}: {why}", path=place)
 
     def note_text(self, text: str) -> None:
-        """Note a text or path that was met."""
+        """Notes a text or path that was met."""
 
     def put_unstable(self, value: Any, error: UnkeyableError, put: Put) -> bool:
-        """Write an object that has no stable bytes; False refuses it."""
+        """Writes an object that has no stable bytes; False refuses it."""
         return False
 
     def path_bytes(self, value: Any) -> bytes | None:
@@ -199,7 +194,6 @@ class Encoder:
         return True
 
     def put_path(self, value: Any, put: Put) -> bool:
-        """Write a str or path by what it names on the disk; False if it names nothing there."""
         payload = self.path_bytes(value)
         if payload is None:
             return False
@@ -209,7 +203,7 @@ class Encoder:
         return True
 
     def put_code(self, value: Any, put: Put) -> None:
-        """Write a function, class or module. The order of what it holds counts: nobody can put it right."""
+        """Writes a function, class or module. The order of what it holds counts: nobody can put it right."""
         self.opaque_depth += 1
         payload = self.code_bytes(value)
         self.opaque_depth -= 1
@@ -219,7 +213,6 @@ class Encoder:
             put(b"C" + length(len(payload)) + payload)
 
     def put_class_of(self, value: Any, put: Put) -> None:
-        """Write the class of an instance: by definition where the encoder knows code, else by name."""
         cls = type(value)
         if cls not in self._classes:
             payload = self.code_bytes(cls) or b""
@@ -234,7 +227,7 @@ class Encoder:
     def put_parts(
         self, value: Any, tag: bytes, make: Callable[[Any], Parts | None], put: Put, own: Writer | None = None
     ) -> None:
-        """Write an object by its class and by the parts that `make` gives; by `own` where it gives none."""
+        """Writes an object by its class and its parts; by `own` where `make` gives none."""
         if self.put_known(value, put):
             return
         try:
@@ -263,16 +256,13 @@ class Encoder:
 
 
 def text_bytes(text: str) -> bytes:
-    """The bytes of a str that is only text."""
     raw = text.encode("utf-8", "surrogatepass")
     return b"s" + length(len(raw)) + raw
 
 
 def canonical_order(value: Any) -> Any:
     """A value as the function receives it: markers taken off, plain dicts in canonical order.
-
-    Containers that are right are returned as they are; what objects hold is left alone.
-    """
+    Containers that are right are returned as they are."""
     from prepcache.keys.encoding.builtins import has_free_order, simple_key
 
     if type(value) in (markers.Plain, markers.Tree):

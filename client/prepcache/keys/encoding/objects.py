@@ -1,10 +1,15 @@
 """The state of objects that the canonical encoding does not know by value.
 
 It is what the object would give to be copied (`__getstate__`, `__reduce_ex__`), in parts, and never the bytes
-of a pickle, which differ from run to run. Parts that are no attributes are named in angle brackets.
+of a pickle, which differ from run to run. Parts that are no attributes are named in angle brackets. Adapters
+say it for libraries' values that cannot be copied, or whose copies say too much or too little.
 
 Invariants:
     1. No state is left out silently: an object with state in C that it does not give away is refused.
+    2. No library is imported here: a value of a library's type means that it is loaded already.
+    3. Arrays and tensors count by dtype, shape and bytes in C order, without strides and padding.
+    4. An instance counts with all of its attributes and slots, too. Only an adapter that gives a dict says
+       itself which attributes count.
 """
 
 from __future__ import annotations
@@ -21,11 +26,12 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys.code.fingerprint import fingerprint, without_address
 from prepcache.keys.encoding.builtins import attributes_of
-from prepcache.keys.encoding.encoder import Parts
+from prepcache.keys.encoding.encoder import Parts, length
 
 EMPTY = object()
 """What a cell holds that nothing was bound to."""
@@ -33,10 +39,9 @@ _LOCK = re.compile(
     r"(_thread|threading|multiprocessing\.synchronize|asyncio\.locks)"
     r"\._?(R?[Ll]ock|Condition|(Bounded)?Semaphore)"
 )
-"""Their type stands for them: who holds one is the moment's."""
+"""Their type stands for them."""
 _REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
 _OF_TYPES = ("__supertype__", "__bound__", "__constraints__", "__value__")
-"""What new types, type variables and aliases are given beside their name."""
 _NAMING_FIELDS = ("dataclasses", "attr")
 """Their `__getstate__` gives fields alone, and not what subclasses add."""
 _OBJECT: Any = object
@@ -48,9 +53,8 @@ _GENERATORS = frozenset(
     }
 )  # fmt: skip
 _GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
-"""The global generators, or a method of theirs."""
 _SEED_BITS = 64
-"""At most, of a seed of numpy's that somebody chose; entropy has twice as many."""
+"""At most, of a seed that somebody chose; numpy's entropy has twice as many."""
 
 
 def kind_of(value: Any) -> str:
@@ -62,7 +66,7 @@ def is_lock(value: Any) -> bool:
 
 
 def parts_of(value: Any, *, is_library: bool) -> Parts:
-    """What an object is made of, besides its class, by name. Raises if it does not give its state away."""
+    """What an object is made of, besides its class. Raises if it does not give its state away."""
     if is_lock(value):
         return []
     parts = _held(value)
@@ -75,8 +79,8 @@ def parts_of(value: Any, *, is_library: bool) -> Parts:
 
 
 def _kept_results(function: Any) -> list[Any]:
-    """What a `functools.cache` holds, as the garbage collector sees it: its function, and arguments and
-    results in the order of use, without the table of entries of one that has a bound."""
+    """What a `functools.cache` holds, as the garbage collector sees it, without the table of entries of one
+    that has a bound."""
     seen = [part for part in gc.get_referents(function) if part is not vars(function)]
     tables = [part for part in seen if type(part) is dict]
     entries = [one for one in tables if "_lru_list_elem" in {type(part).__name__ for part in one.values()}]
@@ -96,7 +100,7 @@ _HELD: dict[type, Callable[[Any], dict[str, Any]]] = {
     types.MappingProxyType: lambda value: {"<items>": dict(value)},
     types.CodeType: lambda value: {"<code>": fingerprint(value)},
 }
-"""What is held by objects that cannot be copied, besides attributes of their own."""
+"""By objects that cannot be copied, besides attributes of their own."""
 
 
 def _held(value: Any) -> Parts | None:
@@ -129,7 +133,6 @@ def _copied(value: Any, is_library: bool) -> Parts:
 
 
 def _given_state(state: Any) -> Parts:
-    """What `__getstate__` gave: if that is a dict of attributes, their order does not count."""
     if type(state) is dict and all(type(name) is str for name in state):
         return sorted(state.items())
     return [("<state>", state)]
@@ -158,7 +161,6 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
 
 
 def _of_name(value: Any, name: str) -> Parts:
-    """An object that says it is the global of a name: the name counts if it is, and its own state."""
     if type(value).__module__ in ("typing", "typing_extensions"):
         parts: Parts = [("<name>", name)]
         for step in _OF_TYPES:
@@ -173,14 +175,13 @@ def _of_name(value: Any, name: str) -> Parts:
 
 
 def _at(space: Any, dotted: str) -> Any:
-    """What a namespace holds under a dotted name, as methods of Cython have, found without running code."""
     first, _, rest = dotted.partition(".")
     value = space.get(first)
     return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
 
 
 def state_of(function: types.FunctionType) -> Parts:
-    """What a function holds beside its code: what to put behind its label, and values; `EMPTY` for none."""
+    """What a function holds beside its code: what to put behind its label, and values."""
     code, defaults = function.__code__, function.__defaults__ or ()
     named = code.co_varnames[: code.co_argcount]
     # The job may have set more defaults than there are arguments.
@@ -208,23 +209,19 @@ is_generator: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_gen
 
 
 def global_generators() -> list[tuple[str, Any]]:
-    """Those that are loaded, by their modules."""
     found = [(module, getattr(sys.modules.get(module), name, None)) for module, name in _GLOBAL]
     return [(module, getattr(one, "__self__", one)) for module, one in found if one is not None]
 
 
 def global_generator(value: Any) -> str | None:
-    """The module whose global generator a value is."""
     return next((module for module, one in global_generators() if one is value), None)
 
 
 def bits_of(generator: Any) -> Any:
-    """What keeps the state of a generator: it itself, or numpy's bit generator in it."""
     return getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
 
 
 def seed_of(generator: Any) -> int | None:
-    """What a generator was seeded with, entropy included; None where it does not say so."""
     if any(base.__module__ == "torch._C" for base in type(generator).__mro__):
         return int(generator.initial_seed())
     entropy = getattr(getattr(bits_of(generator), "seed_seq", None), "entropy", None)
@@ -232,5 +229,184 @@ def seed_of(generator: Any) -> int | None:
 
 
 def is_entropy(generator: Any) -> bool:
-    """Whether nobody chose the seed of a generator of numpy's."""
     return (seed_of(generator) or 0).bit_length() > _SEED_BITS
+
+
+# -- adapters
+
+
+_NUMPY_KINDS = "biufcmMSUO"
+
+
+def _dtype(dtype: Any) -> Any:
+    """A plain dtype by its name, which says all; itself with fields, metadata or own types."""
+    is_named = dtype.kind in _NUMPY_KINDS and dtype.type.__module__ == "numpy"
+    return dtype.str.encode() if is_named and dtype.metadata is None else dtype
+
+
+def _array(value: Any) -> Any:
+    plain = value.view(sys.modules["numpy"].ndarray)
+    return _dtype(plain.dtype), b"".join(map(length, plain.shape)), _elements(plain)
+
+
+def _memmap(value: Any) -> dict[str, Any]:
+    """Less what numpy keeps of the file, whose bytes are the value."""
+    of_file = ("_mmap", "filename", "offset", "mode")
+    own = {name: part for name, part in attributes_of(value).items() if name not in of_file}
+    return {"array": _array(value), **own}
+
+
+def _elements(value: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    dtype = value.dtype
+    if dtype.fields is not None:
+        return [_elements(value[name]) for name in dtype.names]
+    if dtype.kind in "OTU":
+        return value.ravel().tolist()
+    return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
+
+
+_OF_TORCH = ("aten", "prim", "prims", "quantized")
+_NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
+
+
+def _tensor(value: Any) -> Any:
+    torch = sys.modules["torch"]
+    plain = value.detach()
+    plain = plain if type(plain) is torch.Tensor else plain.as_subclass(torch.Tensor)
+    said = f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
+    if plain.is_quantized:  # of others that have no bytes, torch says so
+        raise UnkeyableError("a quantised tensor has no comparable bytes")
+    grad = value.grad if value.is_leaf else None
+    if not plain.numel():
+        return said, b"", grad
+    dense = plain.resolve_conj().resolve_neg().cpu().contiguous()
+    # Not reshape(-1): that leaves one element its stride, and what has another than 1 is no run of bytes.
+    flat = dense.as_strided((dense.numel(),), (1,))
+    return said, memoryview(flat.view(torch.uint8).numpy()), grad
+
+
+def _module(value: Any) -> Any:
+    """By its attributes, with hooks in their order: their numbers are of a counter of the process."""
+    kind: Any = type(value)
+    parts = _ranked(vars(value))
+    if kind.__module__ == "torch.nn.utils.parametrize":  # its `__getstate__` raises
+        return {"of": kind.__bases__[0], **parts}
+    base: Any = next(one for one in kind.__mro__ if one.__name__ == "Module")
+    ways = ("__getstate__", "__reduce_ex__", "__reduce__")
+    return parts if all(getattr(kind, way) is getattr(base, way) for way in ways) else NotImplemented
+
+
+def _ranked(parts: dict[str, Any]) -> dict[str, Any]:
+    tables = {name: part for name, part in parts.items() if "_hooks" in name and isinstance(part, dict)}
+    numbers = sorted({number for table in tables.values() for number in table if type(number) is int})
+    rank = {number: place for place, number in enumerate(numbers)}
+    return parts | {n: [(rank.get(key, key), hook) for key, hook in t.items()] for n, t in tables.items()}
+
+
+def _script(value: Any) -> dict[str, Any]:
+    import io
+    import zipfile
+
+    with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
+        paths = [path for path in archive.namelist() if not path.endswith(_NOT_OF_A_SCRIPT)]
+        parts: dict[str, Any] = {path.partition("/")[2]: archive.read(path) for path in paths}
+    for path, module in value.named_modules() if hasattr(value, "named_modules") else ():
+        for name, part in _ranked(vars(module)).items():
+            if type(part).__name__ != "ScriptMethod" and ("hooks" in name or not name.startswith("_")):
+                parts[f"{path}.{name}" if path else name] = part
+    return parts
+
+
+def _operator(value: Any) -> dict[str, Any]:
+    name = str(value)
+    if name.partition(".")[0] not in _OF_TORCH:
+        raise UnkeyableError(f"only torch knows what {name} runs: call the function that it is made of")
+    return {"name": name}
+
+
+def _refused(why: str) -> Callable[[Any], NoReturn]:
+    def refuse(value: Any) -> NoReturn:
+        raise UnkeyableError(why)
+
+    return refuse
+
+
+def _model(value: Any) -> dict[str, Any]:
+    """By its fields, and by which of them were given: `exclude_unset=True` asks."""
+    return {
+        **attributes_of(value),
+        "model_extra": getattr(value, "__pydantic_extra__", None),
+        "private attributes": getattr(value, "__pydantic_private__", None),
+        "fields that were given": sorted(getattr(value, "__pydantic_fields_set__", ())),
+    }
+
+
+def _field(value: Any) -> dict[str, Any]:
+    """Less its annotation: the class has it, too, and use resolves the names in it."""
+    own = attributes_of(value).items()
+    return {name: part for name, part in own if name[0] != "_" and name != "annotation"}
+
+
+def _transform(value: Any) -> dict[str, Any]:
+    """Less generators made from its seed or from entropy, and its table of own methods, in a set's order."""
+    own = dict(vars(value))
+    seed = seed_of(generator := own.get("random_generator"))
+    if seed is not None and (seed == own.get("seed") or is_entropy(generator)):
+        own = {name: part for name, part in own.items() if name not in ("random_generator", "py_random")}
+    tables = [one for one in own.values() if type(one) is dict and one]
+    methods = [one for one in tables if all(getattr(m, "__self__", None) is value for m in one.values())]
+    return {name: part for name, part in own.items() if not any(part is one for one in methods)}
+
+
+KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("typing", "ForwardRef"): lambda value: value.__forward_arg__,  # not what somebody has evaluated it to
+    ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
+    ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
+    ("logging", "Handler"): lambda value: {"name": value.name},
+    ("loguru", "Logger"): lambda value: {},
+    ("multiprocessing", "Event"): lambda value: {"is_set": value.is_set()},  # made of locks
+    ("unittest", "NonCallableMock"): _refused("each look at a mock changes it"),
+    ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),
+    ("numpy", "ndarray"): _array,
+    ("numpy", "memmap"): _memmap,
+    ("numpy", "generic"): lambda value: _array(sys.modules["numpy"].asarray(value)),
+    ("numpy", "dtype"): _dtype,
+    ("torch", "Tensor"): _tensor,
+    ("torch", "layout"): str,
+    ("torch", "Module"): _module,
+    ("torch", "ScriptModule"): _script,
+    ("torch", "ScriptFunction"): _script,
+    ("torch", "OptimizedModule"): lambda value: {"compiled": value._modules["_orig_mod"]},
+    ("torch", "Generator"): lambda value: global_generator(value) or (str(value.device), value.get_state()),
+    ("torch", "OpOverloadPacket"): _operator,
+    ("torch", "OpOverload"): _operator,
+    ("torch", "CustomOpDef"): _refused("call the function that it is made of"),
+    ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
+    ("albumentations", "BasicTransform"): _transform,
+    ("albumentations", "BaseCompose"): _transform,
+    ("albumentations", "Compose"): _transform,
+    ("omegaconf", "Container"): lambda value: {
+        "items": sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True, throw_on_missing=False)
+    },
+    ("msgspec", "StructConfig"): lambda value: {n: getattr(value, n) for n in dir(value) if n[0] != "_"},
+    ("msgspec", "Factory"): lambda value: value.factory,
+    ("pydantic", "BaseModel"): _model,
+    ("pydantic", "FieldInfo"): _field,
+    ("pydantic", "ModelPrivateAttr"): _field,
+    ("pydantic", "Decorator"): lambda value: {"info": value.info},  # its others name the class's address
+    ("pydantic", "ValidateCallWrapper"): lambda value: {
+        "function": value.function,
+        "validates_return": value.validate_return,
+        "config": value.config_wrapper.config_dict,
+    },
+    ("pydantic", "TypeAdapter"): _refused("create it in the function"),
+    ("numba", "Dispatcher"): lambda value: {
+        "py_func": value.py_func,
+        "options": dict(value.targetoptions),
+        "signatures": [str(signature) for signature in value.signatures],
+    },
+    ("polars", "LazyFrame"): _refused("collect it first: it may read files when it is collected"),
+}
+"""By top package and name of a library's class, from a value to what counts of it; NotImplemented where its
+copies say it. What a user has registered goes first."""

@@ -6,8 +6,8 @@ Invariants:
     2. Symlinks are followed: what counts is what the function would read.
     3. Only regular files are opened. Opening never blocks, which a pipe would, and files are never
        mapped: one that shrinks under a map kills the process.
-    4. Threads for hashing are bounded and end with the call that started them. BLAKE3 has no threads of
-       its own here: they outlive the call and hang in a forked child.
+    4. Threads for hashing end with the call that started them. BLAKE3 has none of its own here: they outlive
+       the call and hang in a forked child.
 """
 
 from __future__ import annotations
@@ -16,31 +16,24 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.files.stat_cache import Stamp, StatCache, is_racy, racy_window_ns, stamp_of
-from prepcache.keys.observation import context
+from prepcache.keys.observation import watches
 
 Trust = Literal["stat", "content"]
 
 TREE_DOMAIN = b"prepcache tree v1\0"
-"""Prefix of a directory's digest. Its number rises when what that is taken over changes."""
+"""Its number rises when what a directory's digest is taken over changes."""
 READ_BYTES = 512 * 1024
-"""Bytes per read: fits a core's cache beside BLAKE3's state."""
 MAX_THREADS = 8
-"""More do not help: hashing is bound by memory, and small files by the interpreter's lock."""
-LARGE_BYTES = 128 * 1024
-"""Mean size of files from which threads pay."""
-SLOW_DISK_S = 0.05
-"""Seconds that one thread waits for the disk before others help it."""
 MAX_ATTEMPTS = 3
-"""Readings of a file that changes meanwhile, before it is refused."""
+"""To read a file that changes meanwhile."""
 
-_NOTHING_THERE = (FileNotFoundError, NotADirectoryError)
 _KINDS = {
     "-": "a file", "d": "a directory", "p": "a pipe", "s": "a socket", "c": "a character device",
     "b": "a block device",
@@ -50,12 +43,11 @@ _BATCH_FILES = 64
 
 
 class Digested(NamedTuple):
-    """A file or directory as it was read (or remembered)."""
+    """A file or directory as it was read; racy if a later write could leave its stamp as it is."""
 
     digest: bytes
     stamp: Stamp
     is_racy: bool
-    """Whether a later write could leave the stamp as it is."""
 
 
 def is_regular(info: os.stat_result) -> bool:
@@ -74,9 +66,11 @@ def stat_or_none(path: str | bytes) -> os.stat_result | None:
     """The stat of what a path leads to, None if to nothing. OSError: it cannot be told."""
     try:
         return os.stat(path)
-    except _NOTHING_THERE:
-        return None
-    except ValueError:  # a NUL, or a str that the filesystem's encoding lacks
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        ValueError,
+    ):  # at last, a NUL or what no file's name can hold
         return None
 
 
@@ -86,11 +80,8 @@ def digest_file(
     trust: Trust = "stat",
     info: os.stat_result | None = None,
 ) -> Digested:
-    """The BLAKE3 digest of a regular file's bytes, with its stamp. `info`: its stat of a moment ago.
-
-    Raises UnkeyableError: it is not there, is no regular file, cannot be read, or changes all the while.
-    """
-    context.depend_on((name,))
+    """The BLAKE3 digest of a regular file's bytes, with its stamp. `info`: its stat of a moment ago."""
+    watches.depend_on((name,))
     if stat_cache is not None and trust == "stat":
         try:
             info = info or os.stat(name)
@@ -140,40 +131,21 @@ def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
 
 
 def read_files(names: Sequence[str | bytes], stat_cache: StatCache | None) -> list[Digested]:
-    """Read many files, by several threads once they turn out to be large, or the disk slow: for small files
-    in memory, threads that take the interpreter's lock from each other need twice as long."""
-    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
-    found: list[Digested] = []
-    size_bytes = 0
-    began, worked = time.perf_counter(), time.thread_time()
-    for name in names:
-        found.append(read_file(name, stat_cache))
-        size_bytes += found[-1].stamp[2]
-        waited_s = time.perf_counter() - began - 2 * (time.thread_time() - worked)
-        if threads > 1 and (size_bytes > LARGE_BYTES * len(found) or waited_s > SLOW_DISK_S):
-            break
-    rest = names[len(found) :]
-    if rest:
-        from concurrent.futures import ThreadPoolExecutor  # not needed where all files are known
+    """Reads many files, by several threads."""
+    if len(names) < 2:
+        return [read_file(name, stat_cache) for name in names]
+    from concurrent.futures import ThreadPoolExecutor  # not needed where all files are known
 
-        size = max(1, min(_BATCH_FILES, len(rest) // (4 * threads)))
-        batches = [rest[at : at + size] for at in range(0, len(rest), size)]
-        with ThreadPoolExecutor(threads, "prepcache-hash") as pool:
-            for some in pool.map(lambda batch: [read_file(name, stat_cache) for name in batch], batches):
-                found.extend(some)
-    return found
+    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    size = max(1, min(_BATCH_FILES, len(names) // (4 * threads)))
+    batches = [names[at : at + size] for at in range(0, len(names), size)]
+    with ThreadPoolExecutor(threads, "prepcache-hash") as pool:
+        read = pool.map(lambda batch: [read_file(name, stat_cache) for name in batch], batches)
+        return [one for some in read for one in some]
 
 
 def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -> Digested:
-    """The digest of a directory: the names and bytes of all that is under it. Its stamp sums up theirs."""
-    return _tree(name, lambda path, info: digest_file(path, stat_cache, trust, info))
-
-
-def tree_stamp(name: str | bytes) -> Stamp:
-    return _tree(name, lambda path, info: Digested(b"", stamp_of(info), False)).stamp
-
-
-def _tree(name: str | bytes, digest: Callable[[bytes, os.stat_result], Digested]) -> Digested:
+    """By the names and bytes of all that is under a directory. Its stamp sums up theirs."""
     content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
     is_any_racy = False
     for relative, path, info in walk_tree(name):
@@ -182,7 +154,7 @@ def _tree(name: str | bytes, digest: Callable[[bytes, os.stat_result], Digested]
         content.update(entry)
         stamps.update(entry)
         if info is not None and is_regular(info):
-            digested = digest(path, info)
+            digested = digest_file(path, stat_cache, trust, info)
             content.update(digested.digest)
             stamps.update(_FIVE.pack(*digested.stamp))
             is_any_racy |= digested.is_racy
@@ -191,34 +163,27 @@ def _tree(name: str | bytes, digest: Callable[[bytes, os.stat_result], Digested]
 
 
 def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | None]]:
-    """All that is under a directory, by relative name: (relative name, path, stat or None).
-
-    Raises UnkeyableError: a directory cannot be listed, holds itself by a link, or holds a special file.
-    """
+    """All that is under a directory, by relative name: (relative name, path, stat or None)."""
     found: list[tuple[bytes, bytes, os.stat_result | None]] = []
 
     def visit(folder: bytes, prefix: bytes, above: frozenset[tuple[int, int]]) -> None:
-        try:
-            info = os.stat(folder)
-            entries = os.listdir(folder)
-        except OSError as error:
-            raise unreadable(folder, error) from error
+        info = os.stat(folder)
         if (info.st_dev, info.st_ino) in above:
             raise UnkeyableError(f"{printable(folder)} is a link to one of its parent directories")
         above |= {(info.st_dev, info.st_ino)}
-        for entry in entries:
+        for entry in os.listdir(folder):
             path, relative = os.path.join(folder, entry), prefix + entry
-            try:
-                inner = stat_or_none(path)
-            except OSError as error:
-                raise unreadable(path, error) from error
+            inner = stat_or_none(path)
             if not (inner is None or is_regular(inner) or is_directory(inner)):
                 raise UnkeyableError(f"{printable(path)} is {kind_of(inner)}, which has no bytes to hash")
             found.append((relative, path, inner))
             if inner is not None and is_directory(inner):
                 visit(path, relative + b"/", above)
 
-    visit(os.fsencode(name), b"", frozenset())
+    try:
+        visit(os.fsencode(name), b"", frozenset())
+    except OSError as error:
+        raise unreadable(error.filename, error) from error
     return sorted(found, key=lambda row: row[0])
 
 

@@ -1,5 +1,4 @@
-"""The stat cache: digests of files that were read before, kept per user. A file is found by its stamp, which
-tells that it changed; how old a stamp must be to tell that, depends on its filesystem.
+"""The stat cache: digests of files that were read before, found by stamp, kept per user.
 
     $XDG_CACHE_HOME/prepcache/digests-v4/      mode 0700
         <time>-<pid>-<n>.seg                   a segment
@@ -47,9 +46,8 @@ Stamp = tuple[int, int, int, int, int]
 LOCAL_WINDOW_NS = 2_000_000_000
 """A younger stamp may hide a later write: the kernel's clock goes in ticks, some filesystems' in seconds."""
 REMOTE_WINDOW_NS = 60_000_000_000
-"""On network and FUSE filesystems times come from another clock, and attributes are cached up to 60 s."""
+"""On network and FUSE filesystems: attributes are cached up to 60 s."""
 ENDLESS_WINDOW_NS = 1 << 62
-"""No stamp tells: the file is read whenever it is looked up."""
 
 _LOCAL = frozenset(
     {
@@ -60,20 +58,18 @@ _LOCAL = frozenset(
 _WITHOUT_CHANGE_TIME = frozenset(
     ["vfat", "msdos", "exfat", "squashfs", "erofs", "iso9660", "fuse.squashfuse", "fuse.squashfuse_ll"]
 )
-"""A change time there is that of the modification, which anyone may set, or of a whole image, which may be
-made again with all its times as before."""
+"""Anyone may set a change time there, or make the whole image again with all its times as before."""
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
 _FACTOR = 0xD6E8FEB86659FD93
 _windows: dict[int, int] = {}
+
 MAX_RECORDS = 4_000_000
 """In a segment: about 350 MB of disk. Beyond it any go that are older than the last."""
 MOST_SEGMENTS = 8
-"""When there are so many, the next takes them in."""
 MAX_PENDING = 65_536
-"""Records kept in memory before they are written."""
 _LEFT_OVER_S = 86_400
-"""Age of a temporary file from which on its writer is taken for dead."""
+"""From that age on the writer of a temporary file is taken for dead."""
 _READ_WHOLE = 8
 """A segment of up to so many records for each that is wanted is read whole."""
 _MAGIC = b"prepcache stat 4"
@@ -82,12 +78,14 @@ _HEADER, _RECORD, _WORDS = struct.Struct("<16sQ"), struct.Struct("<10q"), struct
 log = logging.getLogger("prepcache")
 
 
+# -- stamps
+
+
 def stamp_of(info: os.stat_result) -> Stamp:
     return (_signed(info.st_dev), _signed(info.st_ino), info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
 def path_stamp(path: str) -> Stamp | None:
-    """The stamp of a file or folder; None where there is none."""
     try:
         return stamp_of(os.stat(path))
     except OSError:
@@ -95,7 +93,6 @@ def path_stamp(path: str) -> Stamp | None:
 
 
 def _signed(number: int) -> int:
-    """A 64-bit inode or device number as the signed number with the same bits."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -139,7 +136,6 @@ def mix(words: Iterable[int]) -> int:
 
 
 def mix_columns(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
-    """`mix` of each row of some columns."""
     import numpy as np
 
     h = np.full(len(columns[0]), _SEED, np.uint64)
@@ -149,6 +145,9 @@ def mix_columns(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
         h *= factor
         h ^= h >> shift
     return h
+
+
+# -- the cache
 
 
 class _Segment:
@@ -171,7 +170,7 @@ class _Segment:
             os.close(self._fd)
 
     def _read(self, size: int, at: int) -> bytes:
-        """Bytes of the file; zeros, which are no record, for what is not there any more."""
+        """Zeros, which are no record, for what is not there any more."""
         return os.pread(self._fd, size, at).ljust(size, b"\0")
 
     def get(self, stamp: Stamp) -> bytes | None:
@@ -185,7 +184,6 @@ class _Segment:
         return _WORDS.pack(*record[5:9])
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
-        """The rows of those stamps that are recorded here, and their digests."""
         import numpy as np
 
         hashes = np.frombuffer(self._hashes, np.uint64)
@@ -232,9 +230,7 @@ def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
 
 class StatCache:
     """Digests of files by stamp. `window_ns`: device -> how old a stamp must be to be recorded.
-
-    Locking: `_lock` guards `_pending` and `_segments`; look-ups in segments need no lock.
-    """
+    `_lock` guards `_pending` and `_segments`; look-ups in segments need no lock."""
 
     def __init__(
         self,
@@ -259,7 +255,7 @@ class StatCache:
         return StatCache, (self.folder,)
 
     def get(self, stamp: Stamp) -> bytes | None:
-        """The digest recorded for this stamp, or None. Needs no numpy."""
+        """Needs no numpy."""
         pending = self._pending.get(stamp[:2])
         if pending is not None and pending[0] == stamp:
             return pending[1]
@@ -284,7 +280,7 @@ class StatCache:
         return found, digests
 
     def add(self, stamp: Stamp, digest: bytes, read_at_ns: int) -> bool:
-        """Record what a file's bytes were, unless the stamp was too young; whether it was recorded."""
+        """Records what a file's bytes were, unless the stamp was too young; whether it did so."""
         if is_racy(stamp, read_at_ns, self._window_ns(stamp[0])):
             return False
         with self._lock:
@@ -294,12 +290,10 @@ class StatCache:
         return True
 
     def refresh(self) -> None:
-        """Look for segments that other processes wrote or merged since."""
         with self._lock:
             self._load()
 
     def flush(self) -> None:
-        """Write what was learned since the last flush as a segment, with the records of smaller ones."""
         with self._lock:
             if not self._pending:
                 return
@@ -317,7 +311,7 @@ class StatCache:
         return self._segments or {}
 
     def _load(self) -> None:
-        """Open segments that are new, newest first, and let go of those that are gone. Call with the lock."""
+        """Opens segments that are new, newest first. Call with the lock."""
         before, found = self._segments or {}, {}
         try:
             info = os.stat(self.folder)
@@ -334,7 +328,6 @@ class StatCache:
         self._segments = found
 
     def _write_pending(self) -> None:
-        """Call with the lock."""
         import numpy as np
 
         stamps = np.array([stamp for stamp, _ in self._pending.values()], np.int64)

@@ -6,15 +6,15 @@
 
 On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
 those of the job. On Python 3.11 `sys.setprofile` tells, where code that counts names what asks: in the
-watched thread, and in those that it starts as long as they live, since the function may keep them in a pool.
+watched thread, and in those that it starts as long as they live.
 
 Invariants:
     1. Nothing is heard of while no function is watched and no fill runs. A callback raises nothing; its own
        error marks the watches in progress as incomplete.
     2. Ids that the interpreter keeps for debuggers, coverage and profilers are left to them. Where no other
        is free, or where a function asks and a profiler runs on Python 3.11, what it makes is not stored.
-    3. Only what code of the job's asks counts. glob, pathlib and threads ask for who calls them; but
-       `resolve` and `mkdir` ask for nothing.
+    3. Only what code of the job's asks counts, also through the standard library; but the functions of that
+       in `_ASK_NOTHING` ask for nothing.
     4. A file whose name goes to a library counts as named, where that may open it: not the standard library,
        whose events tell, nor functions and classes of the job's, whose own calls are looked at.
 
@@ -27,11 +27,8 @@ import builtins
 import contextlib
 import functools
 import gc
-import glob
 import importlib.util
 import os
-import pathlib
-import pkgutil
 import re
 import sys
 import threading
@@ -46,11 +43,12 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.names import all_names, texts_in
 from prepcache.keys.code.project import space_of
-from prepcache.keys.observation import context
-from prepcache.keys.observation.context import OF_PYTHON, STATE, Kind, Watch, is_file_of_job
+from prepcache.keys.observation import watches
+from prepcache.keys.observation.watches import STATE, Kind, Watch, is_file_of_job, is_of_python
+from prepcache.keys.paths import LONGEST
 
 VAIN_CALLS = 64
-"""For one item, of a place that can open nothing: a loop over transforms has come around by then."""
+"""For one item, of a place that can open nothing."""
 _ASKING = frozenset(
     {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
      "import_module", "find_spec", "find_loader", "get_loader", "resolve_name", "instantiate", "locate",
@@ -58,8 +56,8 @@ _ASKING = frozenset(
      "Process", "Pool", "ProcessPoolExecutor", "get_context", "Parallel", "Manager", "spawn",
      "start_processes"}
 )  # fmt: skip
-"""Names of what asks whether something is there, of what imports by text, and of what starts processes of
-Python, also in libraries."""
+"""Of what asks whether something is there, of what imports by text, and of what starts processes of Python,
+also in libraries."""
 _ATTACH = re.compile(r"\battach\b", re.IGNORECASE)
 """May be SQL that attaches a database, whose file is opened in C."""
 _MONITORING: Any = getattr(sys, "monitoring", None)
@@ -81,7 +79,7 @@ class JobCode:
         self._looked = (0, 0)
 
     def look(self, function: Any) -> None:
-        """Looks through the files, and through what is loaded, if that is more than at the last time."""
+        """Looks through what is loaded, if that is more than at the last time."""
         looked = len(sys.modules), object.__hash__(function)
         if looked == self._looked:
             return
@@ -128,7 +126,6 @@ class JobCode:
 
 
 def _is_class_of_job(cls: type) -> bool:
-    """Whether a class is the job's, by the file of its module; one of C code, or of no module, is not."""
     name = str(getattr(cls, "__module__", ""))
     file = getattr(sys.modules.get(name), "__file__", None)
     return name == "__main__" if file is None else is_file_of_job(file)
@@ -150,21 +147,14 @@ _QUESTIONS = (
     importlib.util.find_spec,
 )
 _CODES = {f.__code__: f.__code__.co_varnames[0] for f in _QUESTIONS if isinstance(f, FunctionType)}
-"""The code of what asks, or starts a process, and the name of its first argument; on Python 3.11 also of what
-starts a thread."""
+"""The code of what asks or starts something, and the name of its first argument."""
 _START, _PROCESS = threading.Thread.start.__code__, BaseProcess.start.__code__
 _CODES[_PROCESS] = "self"
 if _MONITORING is None:
     _CODES[_START] = "self"
 _IMPORT, _FIND_SPEC = importlib.import_module.__code__, importlib.util.find_spec.__code__
-_MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
-_POOLS = ("threading.py", "concurrent/futures/thread.py", "multiprocessing/pool.py")
-_FILES = frozenset(
-    {code.co_filename for code in _CODES}  # modules that Python starts with say where they are in it alone
-    | {str(getattr(module, "__file__", "")) for module in _MODULES}
-    | {os.path.join(os.path.dirname(os.__file__), name) for name in _POOLS}
-)
-"""Of the code that asks for who calls it, or calls what a job has given it."""
+_FILES = frozenset(code.co_filename for code in _CODES)
+_ASK_NOTHING = ("resolve", "mkdir", "makedirs", "which")
 
 
 def _heard(frame: FrameType) -> None:
@@ -175,28 +165,26 @@ def _heard(frame: FrameType) -> None:
             _started.add(given["self"])
             return
         if code is _PROCESS:  # by `spawn`, of which no event tells
-            context.refuse(context.FORKS, is_of_children=True)
+            watches.refuse(watches.FORKS)
             return
         if code is not _IMPORT:  # which libraries call for a job
-            while caller is not None and caller.f_code.co_filename in _FILES:
-                if caller.f_code.co_name in ("resolve", "mkdir"):
+            while caller is not None and not is_file_of_job(name := caller.f_code.co_filename):
+                if not is_of_python(name) or caller.f_code.co_name in _ASK_NOTHING:
                     return
                 caller = caller.f_back
-            if caller is not None and not is_file_of_job(caller.f_code.co_filename):
-                return
         asked = given.get(_CODES[code])
         if code in (_IMPORT, _FIND_SPEC):
             package = given.get("package")
             if isinstance(asked, str) and asked.strip(".") and (package or asked[0] != "."):
-                context.note(Kind.MODULE_NAME, importlib.util.resolve_name(asked, package))
+                watches.note(Kind.MODULE_NAME, importlib.util.resolve_name(asked, package))
         elif isinstance(asked, str | bytes | os.PathLike) and asked:  # else no path, or a descriptor
-            context.note(Kind.ASKED, os.fsdecode(asked))
+            watches.note(Kind.ASKED, os.fsdecode(asked))
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        context.fail(error)
+        watches.fail(error)
 
 
 def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractContextManager[None]:
-    """Hears what a function asks for, and what it hands to libraries, while it is watched in this thread."""
+    """Hears what a function asks for, and what it hands to libraries, while it is watched."""
     code.look(function)
     if _MONITORING is not None:
         return _tool.on(code, watch)
@@ -229,7 +217,7 @@ def _profiled_here(watch: Watch) -> Iterator[None]:
 
 
 def _is_own(profile: Any) -> bool:
-    """Whether no profiler runs, or one of ours, as in a thread that started while a function was watched."""
+    """Whether no profiler runs, or one of ours."""
     return profile is None or getattr(profile, "__module__", "") == __name__
 
 
@@ -247,10 +235,9 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
-    """Threads that start meanwhile begin with this. Those of prepcache, and those that nothing watched has
-    started, work for no function: a profile would slow them down for life."""
+    """Threads that start meanwhile begin with this; those that nothing watched has started are let alone."""
     here = threading.current_thread()
-    sys.setprofile(_profiled if here in _started and not context.is_own(here) else None)
+    sys.setprofile(_profiled if here in _started and not watches.is_own(here) else None)
 
 
 _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -267,8 +254,7 @@ class _Tool:
 
     Attributes:
         vain: how often calls could open nothing, by address of code, and place in it.
-        is_deaf: whether places are not heard for the rest of an item; it stays so: a callback in another
-            thread may end after the next item has begun.
+        is_deaf: whether a place was disabled; it stays so, as another thread may disable one at any time.
 
     Locking: all but these is changed under `STATE.lock`.
     """
@@ -279,7 +265,6 @@ class _Tool:
         self._users = 0
         self._id: int | None = None
         self._heard: dict[int, CodeType] = {}
-        self._known: dict[JobCode, int] = {}
 
     @contextlib.contextmanager
     def on(self, code: JobCode | None = None, watch: Watch | None = None) -> Iterator[None]:
@@ -297,18 +282,16 @@ class _Tool:
             with STATE.lock:
                 self._users = max(0, self._users - 1)
                 if not self._users:
-                    self._stop()
+                    self.stop()
 
     def _hear(self, tool: int, code: JobCode) -> None:
         call = _MONITORING.events.CALL
         self.vain = {}
         if self.is_deaf:
             _MONITORING.restart_events()
-        if self._known.get(code) != len(code.codes):
-            self._known[code] = len(code.codes)
-            for address in code.codes.keys() - self._heard.keys():
-                self._heard[address] = code.codes[address]
-                _MONITORING.set_local_events(tool, code.codes[address], call)
+        for address in code.codes.keys() - self._heard.keys():
+            self._heard[address] = code.codes[address]
+            _MONITORING.set_local_events(tool, code.codes[address], call)
 
     def _start(self) -> None:
         events = _MONITORING.events
@@ -322,7 +305,8 @@ class _Tool:
                     _MONITORING.set_local_events(tool, code, events.PY_START)
                 return
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        self._users = 0
         if self._id is None:
             return
         with contextlib.suppress(ValueError):  # somebody else has freed it
@@ -331,18 +315,14 @@ class _Tool:
             for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
                 _MONITORING.register_callback(self._id, event, None)
             _MONITORING.free_tool_id(self._id)
-        self._heard, self._known, self.vain, self._id, self.is_deaf = {}, {}, {}, None, False
-
-    def after_fork(self) -> None:
-        self._users = 0
-        self._stop()
+        self._heard, self.vain, self._id, self.is_deaf = {}, {}, None, False
 
 
 _tool = _Tool()
 
 
 def filling() -> contextlib.AbstractContextManager[None]:
-    """Hears what it hears from one item to the next: it costs time for each function of the job."""
+    """Keeps hearing between items: to begin costs time for each function of the job."""
     return contextlib.nullcontext() if _MONITORING is None else _tool.on()
 
 
@@ -351,8 +331,7 @@ def _after_fork_in_child() -> None:
     global _profiling
     STATE.lock, STATE.running = threading.Lock(), ()
     if _MONITORING is not None:
-        _tool.after_fork()
-        return
+        _tool.stop()
     _profiling = 0
     if _is_own(sys.getprofile()):
         sys.setprofile(None)
@@ -363,8 +342,6 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 _NEVER = -sys.maxsize
 _TEXT = (str, bytes, os.DirEntry)
-_PATH_LIMIT = 4096
-"""In characters: PATH_MAX."""
 _AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "shelve", "functools"}
 """Modules whose events tell what they open; functools calls others' functions."""
 
@@ -377,17 +354,17 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
         at = object.__hash__(code), place
         if issubclass(type(first), _TEXT) and may_open(function):
             _tool.vain[at] = _NEVER
-            is_short = isinstance(first, os.DirEntry) or len(first) <= _PATH_LIMIT  # else it is data
+            is_short = isinstance(first, os.DirEntry) or len(first) < LONGEST  # else it is data
             text = os.fsdecode(first) if is_short else ""
             if not {os.sep, "."}.isdisjoint(text) and "\n" not in text:
-                context.note(Kind.NAMED, text)
+                watches.note(Kind.NAMED, text)
             return None
         _tool.vain[at] = _tool.vain.get(at, 0) + 1
         if _tool.vain[at] > VAIN_CALLS:
             _tool.is_deaf = True
             return _MONITORING.DISABLE
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        context.fail(error)
+        watches.fail(error)
     return None
 
 
@@ -398,7 +375,7 @@ def may_open(function: Any) -> bool:
         return may_open(function.__func__)
     if kind is FunctionType:
         name, inner = function.__code__.co_filename, function.__dict__.get("__wrapped__")
-        if "site-packages" in name or not name.startswith(OF_PYTHON):
+        if not is_of_python(name):
             return not is_file_of_job(name)
         return not _is_audited(function) if inner is None else may_open(inner)
     if issubclass(kind, type) or kind.__module__ != "builtins":

@@ -8,10 +8,9 @@
 NOTE [ Names of observed files ]
     A name must lead the next job to the file that *it* would open. A file is named relative to the data set's
     `root=` or the checkout that it is in, and if it was opened by a relative name, relative to the working
-    directory; a path that stands as a literal in the code is absolute. Where any other was got from is not
-    known. It counts in each way that may lead to it: also relative to the working directory that it is in,
-    if it is in neither root or the code asks for that directory; and beside a root, also relative to that:
-    labels beside the images, or `assets` beside the `src` of a project without a checkout, which is copied.
+    directory; a literal in the code is absolute. Any other counts in each way that may lead to it: also
+    relative to the working directory that it is in, if it is in neither root or the code asks for that
+    directory, and to a root that it is beside, as labels are beside the images.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from prepcache.keys.code.project import Places, is_checkout, space_of, working_f
 from prepcache.keys.environment import REPLACED, Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stat_cache import StatCache, stamp_of
-from prepcache.keys.observation import context
-from prepcache.keys.observation.context import info_of, is_within, names_in
+from prepcache.keys.observation import watches
+from prepcache.keys.observation.watches import info_of, is_within, names_in
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.wire import RANDOM
 
@@ -42,8 +41,6 @@ FOLDER = "a folder"
 CHANGED = "changed while it was in use"
 OUTPUT = "output"
 """The kind of what the function made; in no artifact."""
-MAX_STEPS_UP = 2
-"""From a root to a folder that holds what is beside it: `images/train` has labels in `labels/train`."""
 
 Stamp = tuple[int, ...]
 FOLDER_STAMP: Stamp = ()
@@ -51,7 +48,7 @@ _LISTING_DOMAIN = b"prepcache listing v1\0"
 
 
 class Input(NamedTuple):
-    """An input that a process saw, or an output that may have been told as an input before.
+    """An input that a process saw, or an output that may have been an input before.
 
     Args:
         name: what leads other jobs to it; "" until it is told.
@@ -90,7 +87,6 @@ class Roots:
 
     @classmethod
     def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
-        """The roots of this job."""
         items = None if root is None else os.path.abspath(os.fspath(root))
         is_whole = recipe.root is None or is_checkout(recipe.root)
         return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd)
@@ -117,11 +113,7 @@ class Roots:
 
     def _beside(self, path: str) -> Iterator[str]:
         for tag, root in (("items", self.items), ("project", None if self.is_checkout else self.project)):
-            if root is None:
-                continue
-            above = os.path.commonpath((path, root))
-            steps = os.path.relpath(root, above).count(os.sep) + 1
-            if above != os.sep and steps <= MAX_STEPS_UP:
+            if root is not None and os.path.commonpath((path, root)) != os.sep:
                 yield f"{tag}:{os.path.relpath(path, root)}"
 
     def path(self, name: str) -> str | None:
@@ -155,7 +147,7 @@ def still_true(
         if path is None or kind not in ("file", "folder"):
             return name, "changed"
         is_listed = kind == "folder" and digest != FOLDER
-        context.depend_on((path,), is_listed=is_listed)
+        watches.depend_on((path,), is_listed=is_listed)
         now = digest_of_names(names_in(path)) if is_listed else digest_now(path, stat_cache, trust)[0]
         if now != digest or not runs_as_written(path):
             return name, "appeared" if digest == ABSENT else "is gone" if now == ABSENT else "changed"
@@ -203,13 +195,11 @@ def with_imports(path: str, places: Places) -> tuple[list[str], set[str]]:
 
 
 def _file_of(module: Any) -> str | None:
-    """The file of a loaded module, if it says one."""
     return space_of(module).get("__file__")
 
 
 def files_of_module(module: str) -> list[str]:
-    """The files of a loaded module and of the packages it lies in; of a package, also what is loaded of it:
-    hydra imports the `a` of "a.b.C" and gets the rest by attributes."""
+    """The files of a loaded module, of the packages it lies in, and of what is loaded of a package."""
     names = _names_down_to(module)
     if hasattr(sys.modules.get(module), "__path__"):
         names += [name for name in list(sys.modules) if name.startswith(module + ".")]

@@ -1,7 +1,7 @@
 """The observer: what a function reads beside its item, over all of its calls, as a log of inputs.
 
-When an item is made, the facts of its watch become entries of the process's log, which only grows. What
-differs from an earlier entry is another entry, and a name with two digests has changed for good.
+When an item is made, the facts of its watch become entries of the process's log, which only grows. A name
+with two digests has changed for good.
 
 Invariants:
     1. A digest is that of the bytes that the function may have read: a file whose stamp is not the one that
@@ -34,10 +34,10 @@ from prepcache.keys.code.project import Place, Places, loaded_from
 from prepcache.keys.environment import lately, may_be_older, runs_as_written, seen_texts
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stat_cache import StatCache, stamp_of, user_stat_cache
-from prepcache.keys.observation import audit, calls, context, inputs
-from prepcache.keys.observation.context import STATE, WAL, Fact, Kind, Watch, info_of, is_file_of_job
+from prepcache.keys.observation import calls, inputs, watches
 from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input, Roots, Stamp, stamp_at
-from prepcache.keys.recipes import DEFINITION, Recipe
+from prepcache.keys.observation.watches import STATE, WAL, Fact, Kind, Watch, info_of, is_file_of_job
+from prepcache.keys.recipes import Recipe
 from prepcache.protocol.places import cache_folder
 from prepcache.protocol.wire import in_order
 
@@ -50,12 +50,12 @@ _UNSEEN = (
     "cv2.imread does). Their edits would not be noticed: pass their paths in the item, or change "
     "version= with them"
 )
-_KEEPS = "it may keep processes that code of its files has started, and what they read is not seen"
+_KEEPS = "it may keep processes that a function of this process has started, and what they read is not seen"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
 _TOP_LEVEL = "top level"
 """The kind of an entry that names a module of a distribution, which counts as a whole."""
 _NOTHING = Input(_TOP_LEVEL, "", path="")
-"""What was read while modules were loaded that read nothing: whoever meets one of them meets all."""
+"""So that whoever meets one of the modules that an item loaded meets all."""
 
 
 class Observer:
@@ -74,16 +74,14 @@ class Observer:
     def __init__(
         self,
         recipe: Recipe,
-        *,
-        root: str | os.PathLike[str] | None = None,
+        roots: Roots | None = None,
         stat_cache: StatCache | None = None,
         trust: Trust = "stat",
-        roots: Roots | None = None,
     ) -> None:
         # Observers live as long as the process: of the recipe, not what it would keep alive.
         asked = {"environment": recipe.asked.get("environment")}
         self._recipe = replace(recipe, preprocess=None, config={}, asked=asked, generators=())
-        self._roots = roots or Roots.of(recipe, root)
+        self._roots = roots or Roots.of(recipe)
         self._stat_cache, self._trust = stat_cache, trust
         self._last: dict[str, Input] = {}
         self._outputs: set[str] = set()
@@ -95,19 +93,17 @@ class Observer:
         self._inputs: dict[str, Input] = {}
         self._all_outputs: set[str | None] = set()
         self._code = calls.JobCode(recipe.reached)
-        self._has_code = any(label.endswith(DEFINITION) for label in recipe.state.rows)
-        self._at_work: list[Watch] = []
         self._programs: dict[str, None] = {}
-        self._unseen = audit.UnseenReads()
+        self._unseen = watches.UnseenReads()
         self._said: set[str] = set()
 
     def __reduce__(self) -> Any:
-        """Begins elsewhere with what its function's state was built from: it gets the function as it is."""
+        """Begins elsewhere with what its function's state was built from."""
         given = [one.seen for one in list(_log) if one.by is not self and self._counts(one)]
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[tuple[str, str], ...]:
-        """Topics and texts of which the user should be told, and was not told before."""
+        """Topics and texts that the user was not told before."""
         programs, size = ", ".join(list(self._programs)[:3]), self._unseen.size_bytes
         found = [("started", _STARTED.format(programs=programs))] if programs else []
         found += [("unseen", _UNSEEN.format(size=size))] if size else []
@@ -123,27 +119,20 @@ class Observer:
     ) -> Iterator[Watch]:
         """Watches the function at work on one item, in this thread and those that work for it."""
         watch = Watch(tuple(map(os.path.abspath, item_paths)))
-        audit.install()
-        self._at_work.append(watch)
+        watches.install()
         try:
             with calls.heard(self._code, watch, function):
                 before = self._unseen.begin()
                 with watch.on():
                     for path in self._recipe.named_files:
                         if info_of(path) is not None:
-                            context.note(Kind.NAMED, path)
+                            watches.note(Kind.NAMED, path)
                     yield watch
                 self._unseen.end(watch, before)
         finally:
             if STATE.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
-            if any(one.has_children for one in list(self._at_work)):  # also of a call that goes on
-                _with_children[self._recipe.digest] = self._recipe
-            self._at_work.remove(watch)
-            if not watch.has_children and (
-                self._recipe.digest in _with_children
-                or (self._has_code and any(map(self._may_share, list(_with_children.values()))))
-            ):
+            if STATE.has_children:
                 watch.failure = watch.failure or _KEEPS
             if watch.facts or watch.programs:
                 self._programs.update(dict.fromkeys(watch.programs))
@@ -155,8 +144,7 @@ class Observer:
     # -- inputs, as others are told of them
 
     def add(self, told: Iterable[Input]) -> list[Input]:
-        """Takes in what this process or another saw, and returns what is new. What was two things has
-        changed, for good."""
+        """Takes in what this process or another saw, and returns what is new."""
         new = []
         for one in told:
             if one.kind == OUTPUT:
@@ -173,14 +161,13 @@ class Observer:
         return new
 
     def taken(self) -> list[dict[str, str]]:
-        """What was observed, as `wire.in_order` has it. What was named or asked for, and never
-        read, is no input once the function made it."""
+        """What was observed: not what was only named or asked for, once the function made it."""
         self.news()
         found = list(self._inputs.items())  # to which threads may add
         return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
-        """What this process observed since the last call, for another to add."""
+        """What this process observed since the last call."""
         return self.add(self._new_inputs())
 
     def _new_inputs(self) -> Iterator[Input]:
@@ -206,12 +193,8 @@ class Observer:
         mine, theirs = self._recipe, entry.by._recipe
         if mine.digest == theirs.digest and mine.digest != mine.state.digest:
             return True
-        return mine.leaves_out and self._may_share(theirs)
-
-    def _may_share(self, theirs: Recipe) -> bool:
-        """Whether functions may share code; of what is in no file, as in a notebook, that is not known."""
-        known, others = self._recipe.reached.keys(), theirs.reached.keys()
-        return not (known and others and known.isdisjoint(others))
+        known, others = mine.reached.keys(), theirs.reached.keys()  # none in a notebook
+        return mine.leaves_out and not (known and others and known.isdisjoint(others))
 
     def _names_of(self, seen: Input) -> list[str]:
         path = seen.path or ""
@@ -228,7 +211,6 @@ class Observer:
     # -- from facts to the log
 
     def _take(self, watch: Watch) -> None:
-        """Takes in what a watch has seen, when its item is made: outputs first."""
         facts = list(watch.facts.values())
         loaded = {fact.full: stamp_at(fact.info) for fact in facts if fact.kind == Kind.MODULE}
         seen_texts.update(loaded)
@@ -250,8 +232,7 @@ class Observer:
                     before.clear()  # what counts is what was moved there
             elif fact.kind != Kind.LISTED:
                 used.setdefault(fact.full, []).append(fact)
-        stamps = {path: stamp_at(info_of(path)) for path, own in used.items() if own}
-        now = {path: stamp for path, stamp in stamps.items() if not self._is_known(path, used[path], stamp)}
+        now = {path: stamp_at(info_of(path)) for path, own in used.items() if own}
         for path in now:
             if _is_made(used[path], now[path]):
                 self._take_back(path, used[path])
@@ -268,13 +249,6 @@ class Observer:
         if modules := frozenset(filter(is_file_of_job, loaded)):
             read = [self._last[path] for path in used if path in self._last]
             _log.extend(Entry(self, one, modules) for one in (*read, _NOTHING))
-
-    def _is_known(self, path: str, facts: list[Fact], now: Stamp | None) -> bool:
-        """Whether a file was only read, and is and was then as the last entry of it says."""
-        last, (fact, *more) = self._last.get(path), facts
-        if last is None or not last.is_read or more or fact.kind != Kind.READ:
-            return False
-        return fact.folder == last.folder and last.stamp == stamp_at(fact.info) == now
 
     def _settle(self, path: str, facts: list[Fact], now: Stamp | None) -> None:
         """Notes a path that an item used, and that its function did not make."""
@@ -357,9 +331,8 @@ class Observer:
 
 
 def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
-    """Whether the function made what an item left under a path. Before it read what was there, it opened it
-    to be written (not only to add to it) or renamed an output to it; or nothing was there, and C code or a
-    process got the path."""
+    """Whether the function made what it left under a path: before it read what was there, it opened it to be
+    written or renamed an output to it; or nothing was there, and C code or a process got the path."""
     is_named = False
     for fact in facts:
         if fact.kind == Kind.READ and fact.info is not None:
@@ -371,7 +344,7 @@ def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
 
 
 class Entry(NamedTuple):
-    """An entry of the log: by whom it was seen, and while which modules of the job's were loaded."""
+    """By whom something was seen, and while which modules of the job's were loaded."""
 
     by: Observer
     seen: Input
@@ -380,17 +353,15 @@ class Entry(NamedTuple):
 
 _log: list[Entry] = []
 """What functions of this process were seen to use. Observers share it; see NOTE [ What is loaded once ]."""
-_with_children: dict[RecipeDigest, Recipe] = {}
-"""Recipes of functions that have started processes in this process, which their code may keep."""
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 
 
 def _of_this_process(recipe: Recipe, roots: Roots, trust: Trust, given: list[Input]) -> Observer:
-    """The observer that stands here for a pickled one: what was seen once counts for the whole process."""
+    """The observer that stands here for a pickled one."""
     at = recipe.digest, roots
     if at not in _arrived:
-        made = _arrived.setdefault(at, Observer(recipe, stat_cache=user_stat_cache(), roots=roots))
+        made = _arrived.setdefault(at, Observer(recipe, roots, user_stat_cache()))
         _log.extend(Entry(made, seen) for seen in given)
     _arrived[at]._trust = trust
     return _arrived[at]
