@@ -44,11 +44,11 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(fault, s3, tmp_path, monkey
         committed(first, job, OLD)
         committed(first, job, OTHERS)
         assert first.http().post("/v1/tier/push").json()["artifacts"] == 2
-    s3.fault = fault
     if fault == "slow":
         monkeypatch.setattr(bucket, "STALL_S", 2.0)
         monkeypatch.setattr(tier, "ASKED_S", 0.9)
     with box(tmp_path / "second", URL) as second:
+        s3.fault = fault
         job = second.job()
         assert asked(job, OLD) == (3, 0)
         assert status(second)["hits"] == 0
@@ -61,6 +61,17 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(fault, s3, tmp_path, monkey
         job.close()
         for names in (OLD, OTHERS):  # that it could not tell is not remembered as a miss
             assert asked(second.job(), names) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("no bucket", "NoSuchBucket"), ("refused", "AccessDenied"), ("killed", "error sending request")],
+)
+def test_a_bucket_that_fails_is_told_before_a_job_asks(fault, why, s3, tmp_path):
+    s3.fault = fault
+    with box(tmp_path / "box", URL) as served:
+        assert wait_until(lambda: status(served)["is_paused"])
+        assert status(served)["last_failure"] == f"a listing: {why}"
 
 
 def test_a_link_of_half_a_mebibyte_a_second_is_no_outage():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +37,8 @@ MAX_LISTED = 1_000_000  # objects that are looked at in one go
 LOST_S, LOST_SPAN_S = 5.0, 3600.0
 LONGEST_S = 2.0  # the longest that one failure costs a job
 TICK_S = 0.5
+
+_ANSWERS = r"<Code>(\w{1,64})</Code>", r"status code: (\d+[\w ]{0,64})", r"HTTP error: ([a-z ]{1,64})"
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -136,7 +139,7 @@ def opened(url: str) -> Bucket:
             retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=STALL_S)},
         )
     except (exceptions.BaseError, ValueError, OSError) as error:
-        raise ConfigError(f"tier: {url} cannot be opened ({_first_line(error)}): {mend}") from None
+        raise ConfigError(f"tier: {url} cannot be opened ({_why(error)}): {mend}") from None
     return Bucket(store, url)
 
 
@@ -154,11 +157,15 @@ def _told(name: str, *, needs_bucket: bool = False) -> Iterator[None]:
     except TimeoutError:
         raise CouldNotTell(f"{name or 'a listing'}: no answer within {STALL_S:.0f} s") from None
     except (exceptions.BaseError, OSError, ValueError) as error:
-        raise CouldNotTell(f"{name or 'a listing'}: {_first_line(error)}") from None
+        raise CouldNotTell(f"{name or 'a listing'}: {_why(error)}") from None
 
 
-def _first_line(error: Exception) -> str:
-    """Without the debug text below it, which may hold request addresses."""
+def _why(error: Exception) -> str:
+    """What a server answered, such as AccessDenied, or the first words: the rest of the text may hold request
+    addresses, and answers that repeat a key's id."""
+    for pattern in _ANSWERS:
+        if said := re.search(pattern, str(error)):
+            return said[1]
     line = str(error).strip().split("\n")[0].split("http", 1)[0].strip(" (:,")
     return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__
 
@@ -206,9 +213,8 @@ class Outage:
         self.is_on = False
 
     async def watch(self, ask: Callable[[], Awaitable[object]], every_s: float = float("inf")) -> None:
-        """Asks it while it fails, until cancelled; and so often while it answers."""
-        if every_s < float("inf"):
-            self._ask_at = self._clock()
+        """Asks it at the start, and while it fails, until cancelled; and so often while it answers."""
+        self._ask_at = self._clock()
         while True:
             if self._clock() >= self._ask_at:
                 try:
