@@ -3,7 +3,8 @@
 A bucket on loopback, in a process of its own. A job fills it with a data set of images. Fresh machines, each
 a daemon and a job in processes of their own, then open that data set and take its first batch. In turns with
 them, obstore downloads the same objects, all at once, into memory and into files. Another job on such a
-machine says what of the time is not the bucket's. Imports are done before.
+machine says what of the time is not the bucket's. Imports are done before. This is done twice: as fast as
+loopback is, where the cores that download also are the bucket's, and over a slower line.
 
 Then the bucket gets RECIPES x 1,000 artifacts, and a daemon that has read nothing of it is asked for items of
 a recipe: how long that takes beside the bare list and download of the same manifest by obstore, and what the
@@ -16,6 +17,7 @@ seconds, without a lead and with one: how often an item was preprocessed.
 import argparse
 import asyncio
 import contextlib
+import math
 import multiprocessing
 import os
 import resource
@@ -73,6 +75,8 @@ ARTIFACTS, ITEMS, OBJECTS = 1000, 20, 10
 ASKED = 9
 URL = "s3://lab/prefix"
 AIM_S, AIM_SPEED = 0.5, 0.8
+RATES = math.inf, 2.5e9 / 8
+"""Bytes a second: what two cores that are also the bucket's give, and a fast connection of a lab."""
 
 
 def digest(*parts: object) -> str:
@@ -98,23 +102,29 @@ def lay_out(s3: FakeS3, recipes: int) -> None:
 
 
 def serve(said: Connection) -> None:
-    with fake_s3() as s3:
+    with fake_s3() as s3, contextlib.suppress(EOFError):
         said.send(s3.environ)
-        with contextlib.suppress(EOFError):
-            lay_out(s3, said.recv())
+        while True:
+            recipes, s3.rate = said.recv()
+            lay_out(s3, recipes)
             said.send("done")
-            said.recv()
 
 
 @contextlib.contextmanager
 def bucket_process() -> Iterator[Connection]:
-    """The bucket in a process of its own, which the environment names; it takes a number of recipes."""
+    """The bucket in a process of its own, which the environment names."""
     ours, its = multiprocessing.Pipe()
     server = multiprocessing.get_context("fork").Process(target=serve, args=(its,), daemon=True)
     server.start()
     os.environ.update({**ours.recv(), "AWS_ALLOW_HTTP": "true"})
     yield ours
     server.terminate()
+
+
+def be(bucket: Connection, recipes: int = 0, rate: float = math.inf) -> None:
+    """Lays out so many recipes more, and limits the bytes that it sends a second."""
+    bucket.send((recipes, rate))
+    bucket.recv()
 
 
 # -- the first batch
@@ -155,21 +165,29 @@ def bare_s(prefix: str, download: Callable[[Any, str], Awaitable[None]] = into_m
     return time.perf_counter() - began
 
 
-def measure_first_batch(folder: Path, count: int, rounds: int) -> None:
-    found = []
+def measure_first_batch(folder: Path, count: int, rounds: int, bucket: Connection) -> None:
+    megabytes = count * IMAGE_BYTES / 1e6
     with sandbox() as its, contextlib.closing(Jobs(its)) as jobs:
         with serving(folder, tier={"url": URL}, max_bytes=16 << 30) as first:
             jobs.begin(jobs.write(FIRST_BATCH), count, PREPCACHE_URL=f"unix://{first.uds}").facts()
             first.http().post("/v1/tier/push", timeout=300)
             artifacts = first.store.stats().entries
-        megabytes = count * IMAGE_BYTES / 1e6
         say(f"the bucket has {megabytes:,.0f} MB in {artifacts} artifacts")
-        for at in range(rounds):
-            bares = [bare_s("cas/", download) for download in (into_memory, into_file)]
-            found.append([*first_batch(jobs, folder, count), *bares])
-            say(f"round {at + 1}: " + ", ".join(f"{one:.2f} s" for one in found[-1]))
+        for rate in RATES:
+            be(bucket, rate=rate)
+            found = []
+            for at in range(rounds):
+                bares = [bare_s("cas/", download) for download in (into_memory, into_file)]
+                found.append([*first_batch(jobs, folder, count), *bares])
+                say(f"round {at + 1}: " + ", ".join(f"{one:.2f} s" for one in found[-1]))
+            tell(found, megabytes, rate)
+    be(bucket)
+
+
+def tell(found: list[list[float]], megabytes: float, rate: float) -> None:
+    line = "loopback" if rate == math.inf else f"a line of {rate * 8 / 1e9:.1f} Gbit/s"
     ours, again, *_ = (statistics.median(column) for column in zip(*found, strict=True))
-    print(f"first batch of {megabytes:,.0f} MB in the bucket: {ours:.2f} s, {megabytes / ours:,.0f} MB/s")
+    print(f"first batch of {megabytes:,.0f} MB over {line}: {ours:.2f} s, {megabytes / ours:,.0f} MB/s")
     print(f"  of it {again:.2f} s where all of it is on the machine")
     for at, what in ((2, "into memory"), (3, "into files")):
         ratios = sorted(one[at] / one[0] for one in found)
@@ -196,8 +214,7 @@ def resident() -> int:
 
 
 def measure_manifests(folder: Path, recipes: int, bucket: Connection) -> None:
-    bucket.send(recipes)
-    bucket.recv()
+    be(bucket, recipes)
     say(f"the bucket has {recipes * ARTIFACTS:,} artifacts in {recipes} recipes")
     before = resident()
     with serving(folder, tier={"url": URL}) as served:
@@ -238,7 +255,7 @@ def main() -> None:
     )
     parser.add_argument("--recipes", type=int, default=100)
     parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int)
     options = parser.parse_args()
     if options.seconds is not None:
@@ -250,7 +267,7 @@ def main() -> None:
         return
     with bucket_process() as bucket, contextlib.ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
-        measure_first_batch(folders[0], options.megabytes * 10**6 // IMAGE_BYTES, options.rounds)
+        measure_first_batch(folders[0], options.megabytes * 10**6 // IMAGE_BYTES, options.rounds, bucket)
         measure_manifests(folders[1], options.recipes, bucket)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from heapq import nsmallest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
@@ -16,6 +17,7 @@ from xml.sax.saxutils import escape, unescape
 SECRETS = {"AWS_ACCESS_KEY_ID": "the-key-id-9f3", "AWS_SECRET_ACCESS_KEY": "the-secret-7c1"}
 
 PAGE = 1000  # objects that one answer to a listing has, as of S3
+PIECE_BYTES = 1 << 20
 
 
 @dataclass
@@ -26,12 +28,15 @@ class FakeS3:
         objects: by key; a test may look at them, and change them.
         fault: what goes wrong; "" for nothing.
         clock_s: how far its clock is off.
+        rate: bytes that it sends a second, to all together.
     """
 
     url: str = ""
     objects: dict[str, bytes] = field(default_factory=dict)
     fault: str = ""
     clock_s: float = 0.0
+    rate: float = inf
+    sent_at: float = 0.0
     parts: dict[int, bytes] = field(default_factory=dict)
     """Of the one upload that is under way in parts."""
     ended: threading.Event = field(default_factory=threading.Event)
@@ -135,7 +140,11 @@ def _handler(s3: FakeS3) -> type[BaseHTTPRequestHandler]:
                     self.wfile.write(data[: len(data) // 2])
                     self.close_connection = True
                 else:
-                    self.wfile.write(data)
+                    for start in range(0, len(data), PIECE_BYTES):
+                        piece = data[start : start + PIECE_BYTES]
+                        s3.sent_at = max(s3.sent_at, time.monotonic()) + len(piece) / s3.rate
+                        s3.ended.wait(s3.sent_at - time.monotonic())
+                        self.wfile.write(piece)
 
         def log_message(self, *_: Any) -> None:
             pass
