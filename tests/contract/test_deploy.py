@@ -214,19 +214,13 @@ def test_the_boxes_of_the_compose_file_share_a_bucket_and_a_lead(tmp_path):
     lead = services["box-1"]["environment"]
     assert tier["upstream"] == f"http://{lead['PREPCACHED_ALLOWED_HOSTS']}:{lead['PREPCACHED_PORT']}"
     assert tier["upstream_token_file"] == lead["PREPCACHED_TOKEN_FILE"] == "/etc/prepcache/fleet-token"
+    token = upstream(tmp_path, 1)["upstream_token_file"]
+    file = tmp_path / "fleet.toml"
+    file.write_text((DEPLOY / "fleet.toml").read_text().replace(tier["upstream_token_file"], token))
     for box in (services["box-1"], services["box-2"]):
-        environ = {
-            name: value for name, value in box["environment"].items() if name.startswith("PREPCACHED_")
-        }
-        environ["PREPCACHED_ROOT"] = str(tmp_path)
-        for name in ("PREPCACHED_TOKEN_FILE", "PREPCACHED_CONFIG"):
-            environ.pop(name, None)
-        token = tmp_path / "token"
-        token.touch(0o600)
-        token.write_text("correct-horse-battery-staple")
-        file = tmp_path / "fleet.toml"
-        file.write_text((DEPLOY / "fleet.toml").read_text().replace(tier["upstream_token_file"], str(token)))
-        found = load({"token_file": str(token)}, environ, file)
+        environ = {name: text for name, text in box["environment"].items() if name.startswith("PREPCACHED_")}
+        environ |= {"PREPCACHED_ROOT": str(tmp_path), "PREPCACHED_CONFIG": str(file)}
+        found = load({"token_file": token}, environ, None)
         assert found.tier is not None and found.tier.url == "s3://lab/prepcache"
         mounted = {volume.split(":")[-2] for volume in box["volumes"]}
         assert mounted == {box["environment"]["PREPCACHED_CONFIG"], tier["upstream_token_file"]}
