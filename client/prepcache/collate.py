@@ -26,9 +26,11 @@ import numpy as np
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
     TAKES_BATCHES,
+    Made,
     NotAStack,
     by_index,
     collation_of,
+    lent,
     tensor_maker,
 )
 from prepcache.batching.gather import Batch
@@ -85,7 +87,7 @@ def pad_collate(
         KeyError: when the function is called: there is no such leaf.
         RuntimeError: when the function is called: rows differ along an axis that is not padded.
     """
-    if isinstance(value, list | Batch):  # given to a DataLoader as it is
+    if isinstance(value, list | Batch | Made):  # given to a DataLoader as it is
         return _PAD(value)
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
@@ -146,6 +148,8 @@ class _Collate:
                 ]
                 planned = collation.planned = self, repr(self), plan
             return collation.build([collate(samples) for collate in planned[2]])
+        if isinstance(samples, Made):
+            return rebuilt(self(samples.samples), lambda _, leaf: lent(leaf))
         leaves: dict[tuple[str, ...], list[Any]] = {}
         for sample in samples:
             for path, leaf in leaves_of(sample):

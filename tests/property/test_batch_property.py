@@ -101,12 +101,12 @@ def test_a_batch_is_what_torch_makes_of_its_samples(schemas, parts, picks):
         assert same(outcome(default_collate, rows.take(picks)), outcome(default_collate, expected))
         assert same(list(rows.take(picks)), expected)
     with patch.object(collation, "SMALL_BYTES", 64):
-        assert same(outcome(sent, expected), outcome(default_collate, expected))
+        assert same(outcome(sent(default_collate), expected), outcome(default_collate, expected))
 
 
-def sent(samples: list[Any]) -> Any:
-    """What a worker makes of a list of samples, as its job gets it."""
-    return pickle.loads(pickle.dumps(default_collate(collation.Made(samples))))  # type: ignore[arg-type]
+def sent(collate: Any) -> Any:
+    """Gives what a worker makes of a list of samples, as its job gets it."""
+    return lambda samples: pickle.loads(pickle.dumps(collate(collation.Made(samples))))
 
 
 SEQUENCES = st.builds(
@@ -133,7 +133,7 @@ def test_padding_and_packing_a_batch_equal_those_of_its_samples(schema, parts, p
     pad = prepcache.collate.pad_collate(1, side=side, multiple_of=multiple, also=also)
     with TemporaryDirectory() as folder:
         rows = rows_of(Path(folder), samples, parts)
-        assert same(pad(rows.take(picks)), pad(chosen))
+        assert same(pad(rows.take(picks)), pad(chosen)) and same(sent(pad)(chosen), pad(chosen))
         pack = prepcache.collate.pack_collate()
         assert same(pack(rows.take(picks)), pack(chosen))
         if callable(schema):

@@ -13,8 +13,8 @@ Invariants:
     3. A batch is sent by index only of a data set that the job has: the DataLoader's `dataset`, or one that
        this is a `Subset` of, which this worker did not open. The job has its rows, or asks the daemon.
     4. What fails in the job fails in the turn of its batch, as what fails in a worker does.
-    5. What torch's default collation makes of other samples of a worker's (of a transform, or that the worker
-       alone has) is copied once, into memory that the worker lends its job (below). What another collate
+    5. What torch's default collation, or ours, makes of other samples of a worker's (of a transform, or that
+       the worker alone has) lies in memory that the worker lends its job (below). What another collate
        function makes travels as torch sends tensors.
 
 Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
@@ -23,6 +23,7 @@ Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 from collections.abc import Callable
@@ -98,8 +99,8 @@ def as_asked(given: Any, source: Any, asked_by: FrameType | None) -> Any:
     if is_taken and not isinstance(given, list) and (info is None or is_named):
         given.source = source if is_named else None
         return given
-    is_lent = info is not None and collate is _collate.default_collate and _lends()
-    return Made(list(given)) if is_lent and len(given) else list(given)
+    is_lent = info is not None and is_taken and len(given) > 0 and _lends()
+    return Made(list(given)) if is_lent else list(given)
 
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -237,7 +238,7 @@ _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class Made:
-    """Samples of a worker's that torch's default collation puts into lent memory."""
+    """Samples of a worker's whose batch is put into lent memory."""
 
     def __init__(self, samples: list[Any]) -> None:
         self.samples = samples
@@ -279,30 +280,43 @@ def _block(size_bytes: int) -> _Block:
 def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     """As torch's, for tensors as they mostly are."""
     first = batch[0]
-    is_plain = type(first) is torch.Tensor and first.layout is torch.strided and first.device.type == "cpu"
-    if not is_plain or first.is_nested or first.requires_grad or first.is_quantized:
+    if not _is_plain(first):
         return _collate.collate_tensor_fn(batch)
-    shape, size_bytes = (len(batch), *first.shape), len(batch) * first.nbytes
+    shape = len(batch), *first.shape
+    return _filled(shape, first.dtype, lambda out: torch.stack(batch, 0, out=out))
+
+
+def lent(made: Any) -> Any:
+    """What is sent of a leaf of a batch."""
+    if not isinstance(made, torch.Tensor) or not _is_plain(made):
+        return made
+    return _filled(tuple(made.shape), made.dtype, lambda out: out.copy_(made))
+
+
+def _is_plain(one: Any) -> bool:
+    is_plain = type(one) is torch.Tensor and one.layout is torch.strided and one.device.type == "cpu"
+    return is_plain and not (one.is_nested or one.requires_grad or one.is_quantized)
+
+
+def _filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> Sent:
+    size_bytes = math.prod(shape) * dtype.itemsize
     if size_bytes < SMALL_BYTES:
-        return _by_value(torch.stack(batch))
+        out = torch.empty(shape, dtype=dtype)
+        fill(out)
+        return Sent(_tensor, (out.reshape(-1).view(torch.uint8).numpy(), shape, dtype))
     block = _block(_LEAD_BYTES + size_bytes)
-    torch.stack(batch, out=_tensor(block.memory[_LEAD_BYTES:][:size_bytes], shape, first.dtype))
+    fill(_tensor(block.memory[_LEAD_BYTES:][:size_bytes], shape, dtype))
     block.memory[0] = _SENT
-    return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, first.dtype))
+    return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, dtype))
 
 
 def _sending(function: Any) -> Any:
     """A function of torch's table for numbers."""
 
     def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
-        made = function(batch, collate_fn_map=collate_fn_map)
-        return _by_value(made) if isinstance(made, torch.Tensor) else made
+        return lent(function(batch, collate_fn_map=collate_fn_map))
 
     return collate
-
-
-def _by_value(made: Any) -> Sent:
-    return Sent(_tensor, (made.reshape(-1).view(torch.uint8).numpy(), tuple(made.shape), made.dtype))
 
 
 def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -338,6 +352,6 @@ def _received(worker: int, fd: int, block_bytes: int, size_bytes: int, *of: Any)
 if FUNCTIONS:  # torch's default collation is told about the type of a batch's first element
     _SENDING.update({kind: _sending(function) for kind, function in FUNCTIONS.items()})
     _SENDING[torch.Tensor] = _stacked
-    _is_plain = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
+    _is_as_made = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
     FUNCTIONS[Row] = collate_batch
-    _plain_functions[:] = FUNCTIONS.values() if _is_plain else ()
+    _plain_functions[:] = FUNCTIONS.values() if _is_as_made else ()

@@ -307,7 +307,9 @@ def _laid(parts: Sequence[Array], first: Numbers, *, is_copied: bool) -> Array:
         _make_writable(begin, size_bytes)
     for part, row in zip(parts, first.tolist(), strict=False):
         if part.nbytes >= MAPPED_BYTES and not is_copied:
-            _map_again(part, begin + row * row_bytes)
+            at, address = part.ctypes.data, begin + row * row_bytes
+            if at % PAGE_BYTES or libc.mremap(at, 0, part.nbytes, _MREMAP_MAYMOVE_FIXED, address) != address:
+                raise OSError
             continue
         if not is_copied:
             _make_writable(begin + row * row_bytes, part.nbytes)
@@ -318,12 +320,6 @@ def _laid(parts: Sequence[Array], first: Numbers, *, is_copied: bool) -> Array:
 def _make_writable(address: int, size_bytes: int) -> None:
     past = address % mmap.PAGESIZE
     if libc.mprotect(address - past, past + size_bytes, mmap.PROT_READ | mmap.PROT_WRITE):
-        raise OSError
-
-
-def _map_again(part: Array, address: int) -> None:
-    begin = part.ctypes.data
-    if begin % PAGE_BYTES or libc.mremap(begin, 0, part.nbytes, _MREMAP_MAYMOVE_FIXED, address) != address:
         raise OSError
 
 

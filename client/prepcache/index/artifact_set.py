@@ -185,7 +185,8 @@ class ArtifactSet(RecipeIndex):
     def _hold(self, answered: Sequence[wire.ArtifactRef] = ()) -> None:
         """Gives up holds on artifacts that no data set of this process maps."""
         if self.is_owner:
-            self.session.heartbeat.hold({str(ref.digest) for ref in answered}, _mapped)
+            named = {str(ref.digest) for ref in answered}
+            self.session.heartbeat.hold(named, lambda: {digest for one in _SETS for digest in one.digests})
 
     def on_reopened(self) -> None:
         """Takes holds again, and lets go what is there no more."""
@@ -221,7 +222,3 @@ class ArtifactSet(RecipeIndex):
         super().after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
-
-
-def _mapped() -> set[str]:
-    return {digest for one in _SETS for digest in one.digests}
