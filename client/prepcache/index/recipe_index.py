@@ -247,15 +247,16 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe
 
 def reopened(kept: Mapping[int, Any]) -> dict[int, Slot]:
     """Slots of another process, mapped here; without those whose files are gone."""
-    slots = {}
-    for number, address in kept.items():
-        if isinstance(address[0], int):
-            from prepcache.fill.pending import LocalFile
+    slots = {number: _reopened(address) for number, address in kept.items()}
+    return {number: slot for number, slot in slots.items() if slot is not None}
 
-            if (local := LocalFile.of(*address)) is not None:
-                slots[number] = Slot(local.artifact, None, local)
-            continue
-        ref, path, recipe = address
-        if (mapped := open_or_miss(ref, lambda _, path=path: path, recipe)) is not None:
-            slots[number] = Slot(mapped, ref)
-    return slots
+
+def _reopened(address: Any) -> Slot | None:
+    if isinstance(address[0], int):
+        from prepcache.fill.pending import LocalFile
+
+        local = LocalFile.of(*address)
+        return None if local is None else Slot(local.artifact, None, local)
+    ref, path, recipe = address
+    mapped = open_or_miss(ref, lambda _: path, recipe)
+    return None if mapped is None else Slot(mapped, ref)
