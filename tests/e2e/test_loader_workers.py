@@ -235,6 +235,9 @@ def main():
     for collate in (prepcache.pad_collate, prepcache.pad_collate(-1, also="mask"), prepcache.pack_collate()):
         made = list(DataLoader(texts, 4, num_workers=2, collate_fn=collate))
         assert is_by_index(made) and same(made, list(DataLoader(texts, 4, collate_fn=collate)))
+        texts.transform = dict
+        assert same(list(DataLoader(texts, 4, num_workers=2, collate_fn=collate)), made)
+        texts.transform = None
     error = raised(RuntimeError, lambda: list(DataLoader(texts, 4, num_workers=1)))
     assert "to be equal size" in error and "DataLoader worker process 0" in error, error
 

@@ -97,10 +97,7 @@ class Dense:
     def gather(self, numbers: Numbers, pool: Pool) -> Array:
         """Rows, `[len(numbers), *shape]`, as the caller's own."""
         count = numbers.size
-        return self.take(numbers, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
-
-    def take(self, numbers: Numbers, out: Array) -> Array:
-        """Copies rows into `out`, C-contiguous, of the column's dtype."""
+        out = pool.empty((count, *self.shape), self.dtype, count * self.row_bytes)
         if self._values is not None:
             self._values.take(numbers, 0, out, "clip")
             return out
