@@ -1,8 +1,6 @@
 """Leaves: every kind and dtype comes back to the bit, and any safetensors reader can read every column."""
 
 import math
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,60 +17,23 @@ TORCH_DTYPES = [
     torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float4_e2m1fn_x2,
 ]  # fmt: skip
 
-NUMPY_DTYPES = [
-    "<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1", "<c8", "<c16",
-    ">f8", ">f4", ">i2", ">u8", ">c16",
-]  # fmt: skip
-
 SHAPES = [(), (1,), (0,), (5,), (2, 3), (0, 3), (3, 0), (2, 1, 4), (2, 2, 2, 2)]
-
-
-def _random(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-    """Random bits, NaN payloads and all; booleans are 0 or 1."""
-    count = math.prod(shape) * dtype.itemsize
-    raw = np.random.default_rng(seed).integers(0, 256, count, "u1")
-    if dtype.kind == "b":
-        raw &= 1
-    return raw.view(dtype).reshape(shape) if count else np.empty(shape, dtype)
 
 
 def _tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> torch.Tensor:
     size = torch.empty(0, dtype=dtype).element_size()
-    raw = _random(np.dtype("?" if dtype is torch.bool else "u1"), (math.prod(shape) * size,), seed)
-    return (
-        torch.from_numpy(raw.copy()).view(dtype).reshape(shape)
-        if raw.size
-        else torch.empty(shape, dtype=dtype)
-    )
-
-
-def _ragged(make: Any) -> list[Any]:
-    return [make((2, 3), 1), make((0, 7), 2), make((1, 1), 3), make((2, 3), 4)]
+    top = 2 if dtype is torch.bool else 256
+    raw = np.random.default_rng(seed).integers(0, top, math.prod(shape) * size, "u1")
+    return torch.from_numpy(raw).view(dtype).reshape(shape) if raw.size else torch.empty(shape, dtype=dtype)
 
 
 def test_tensors_of_every_dtype_come_back_to_the_bit(tmp_path):
     for dtype in TORCH_DTYPES:
         dense = [_tensor(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
-        samples = [*dense, *_ragged(partial(_ragged_tensor, dtype))]
-        write(tmp_path / str(dtype), samples)
+        ragged = [{"r": _tensor(dtype, shape, 1)} for shape in ((2, 3), (0, 7), (1, 1), (2, 3))]
+        write(tmp_path / str(dtype), [*dense, *ragged])
         found = artifact.open(tmp_path / str(dtype))
-        for row, sample in enumerate(samples):
-            assert same(found.sample(row), sample), dtype
-
-
-def _ragged_tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> dict[str, torch.Tensor]:
-    return {"r": _tensor(dtype, shape, seed)}
-
-
-def test_arrays_of_every_dtype_come_back_to_the_bit(tmp_path):
-    """Big-endian ones come back native."""
-    for number, dtype in enumerate(map(np.dtype, NUMPY_DTYPES)):
-        samples = [_random(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
-        samples += _ragged(partial(_random, dtype))
-        samples += [_random(dtype, (1,), seed)[0] for seed in (1, 2)]
-        write(tmp_path / str(number), samples)
-        found = artifact.open(tmp_path / str(number))
-        for row, sample in enumerate(samples):
+        for row, sample in enumerate([*dense, *ragged]):
             assert same(found.sample(row), sample), dtype
 
 
