@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import random
 import sys
+import threading
 import weakref
 import zoneinfo
 from collections import OrderedDict, defaultdict, deque
@@ -300,6 +301,7 @@ REFUSED: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: (i for i in [1]), r"^config\.value: .*__prepcache_key__.*register_key"),
     (lambda _: Plain(k=(i for i in [1])), r"^config\.value\.k: .*__prepcache_key__.*register_key"),
     (lambda _: Plain(n=Plain(k=(i for i in [1]))), r"^config\.value\.n\.k: .*register_key"),
+    (lambda _: threading.Lock(), r"^config\.value: _thread\.lock has no stable value; .*register_key"),
     (lambda _: Broken(), "Broken.*no state today"),
     (lambda _: Named("NAMED"), "which no module has"),
     (lambda path: Plain(at=path), DIRECTORY),

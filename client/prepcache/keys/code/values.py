@@ -30,7 +30,7 @@ from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, length, text_bytes
-from prepcache.keys.encoding.objects import state_of
+from prepcache.keys.encoding.objects import is_lock, kind_of, state_of
 from prepcache.keys.environment import check_machine_code
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import looks_like_path, name_bytes
@@ -215,6 +215,8 @@ class ValueEncoder(Encoder):
         if value is os.environ or value is os.environb:
             put(b"OE")  # the variables that the code names count one by one
             return
+        if self.is_config and self.opaque_depth == 0 and is_lock(value):
+            raise self.refuse(f"{kind_of(value)} has no stable value; {self.ways_out}")
         super().put_object(value, put)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
