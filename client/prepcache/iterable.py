@@ -248,14 +248,10 @@ def ranks_here(known: Split | None = None) -> Split:
 
 def split_here(known: Split | None = None) -> Split:
     """The share of this worker of this rank."""
-    split, info = ranks_here(known), _workers()
-    return split if info is None else split._replace(worker=info.id, workers=info.num_workers)
-
-
-def _workers() -> Any:
     loaders: Any = sys.modules.get("torch.utils.data")
     ask = getattr(loaders, "get_worker_info", None)  # there is none while torch is being loaded
-    return None if ask is None else ask()
+    split, info = ranks_here(known), ask and ask()
+    return split if info is None else split._replace(worker=info.id, workers=info.num_workers)
 
 
 @contextmanager

@@ -319,7 +319,7 @@ class Session:
         return OwnTime(own_s) if own_s else self.budget
 
     def _opened(self) -> str:
-        asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
+        asked = wire.SessionRequest(script_name(), os.getpid(), socket.gethostname()[:256])
         try:
             answer = self.run(self._call("POST", "/v1/sessions", wire.SessionAnswer, asked))
             if answer.protocol != wire.PROTOCOL:
@@ -427,14 +427,10 @@ class Session:
         return 0.0 if self.is_gone else max(0.0, closes_at - time.monotonic())
 
 
-def job_name() -> str:
-    script = script_run()
+def script_name() -> str:
+    """The name of the script that runs, or "python"; what embeds Python may give it no command line."""
+    script = next(iter(getattr(sys, "argv", ())), "")
     return shortened(Path(script).name if script not in ("", "-c", "-m") else "python", wire.MAX_NAME)
-
-
-def script_run() -> str:
-    """`sys.argv[0]`; "" in a program that embeds Python and gives it no command line."""
-    return next(iter(getattr(sys, "argv", ())), "")
 
 
 def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:

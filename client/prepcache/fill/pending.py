@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache import artifact
 from prepcache.artifact.writer import Writer
-from prepcache.daemon.session import script_run
+from prepcache.daemon.session import script_name
 from prepcache.daemon.transfer import nameless, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.call import Part
@@ -57,7 +57,7 @@ class Task:
     def producer(self) -> dict[str, Any]:
         return {
             "recipe": self.by.name,
-            "script": Path(script_run()).name or "python",
+            "script": script_name(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "uid": os.getuid(),
