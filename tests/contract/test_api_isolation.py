@@ -81,19 +81,16 @@ def test_one_users_lease_keeps_no_other_from_the_same_items(served):
     assert alice.lease("c").json()["is_waited_for"] and not bob.lease("c").json()["is_waited_for"]
 
 
-def test_trusted_users_share_with_each_other_alone(served):
+def test_those_who_are_trusted_or_have_the_token_share(served):
+    """With each other alone."""
     alice, carol, dave = (job_of(served, uid) for uid in (ALICE, CAROL, DAVE))
     alice.fill(served.store.staging, "ab", seed=1)
     assert carol.resolve().json()["artifacts"] == []
     carol.fill(served.store.staging, "ab", seed=2)
     assert dave.resolve().json()["artifacts"] == carol.resolve().json()["artifacts"] != []
-
-
-def test_holders_of_the_token_share_with_each_other_alone(served):
-    alice = job_of(served, ALICE)
+    before = keys(alice.http)
     put(served.store, "a", scope=f".{TOKEN_UID}", owner_uid=TOKEN_UID)
-    assert alice.resolve().json()["artifacts"] == []
-    assert keys(alice.http) == []
+    assert keys(alice.http) == before and len(alice.resolve().json()["artifacts"]) == 1
     [record] = served.store.recipes(scope=f".{TOKEN_UID}")[0]
     assert record.digest == RECIPE and record.entries == 1
 
@@ -276,25 +273,18 @@ def resolved(served: Serving, uid: int) -> list[str]:
 
 
 def test_entries_of_before_are_given_to_nobody_and_found_again(tmp_path):
+    """And their recipes, which others share, are shown to trusted users alone."""
     with serving(tmp_path) as served:
         shared = job_of(served, ALICE).fill(served.store.staging, "ab")["artifact"]
     with isolated(tmp_path) as served:
+        alice, carol = as_user(served, ALICE), as_user(served, CAROL)
+        assert keys(alice) == [shared["key"]] and keys(as_user(served, BOB)) == []
+        assert alice.get(f"/v1/recipes/{RECIPE}").json()["code"] == "not-found"
+        assert alice.post("/v1/explain", json={"key": shared["key"]}).json()["code"] == "not-found"
+        assert carol.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
         assert [resolved(served, uid) for uid in (ALICE, CAROL, os.geteuid())] == [[], [], []]
-        assert keys(as_user(served, ALICE)) == [shared["key"]]
-        assert keys(as_user(served, BOB)) == []
     with serving(tmp_path) as served:
         assert resolved(served, BOB) == [shared["digest"]]
-
-
-def test_recipes_of_before_are_shown_to_trusted_users_alone(tmp_path):
-    """Others share them."""
-    with serving(tmp_path) as served:
-        hers = job_of(served, ALICE).fill(served.store.staging, "ab")["artifact"]
-    with isolated(tmp_path) as served:
-        alice, carol = as_user(served, ALICE), as_user(served, CAROL)
-        assert alice.get(f"/v1/recipes/{RECIPE}").json()["code"] == "not-found"
-        assert alice.post("/v1/explain", json={"key": hers["key"]}).json()["code"] == "not-found"
-        assert carol.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
 
 
 def test_nothing_that_names_artifacts_is_readable_for_the_group(served):
