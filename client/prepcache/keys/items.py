@@ -170,10 +170,8 @@ class Stamps:
     """Items as they were digested, and what tells whether they changed since.
 
     Args:
-        digests: uint8[n, 32].
         hashes: uint64[n], of the stamps of the files in each; 0 where they alone do not tell.
         typed_names: paths in items that named nothing when the data set was opened.
-        note: what the user should be told once.
     """
 
     digests: NDArray[np.uint8]
@@ -203,15 +201,11 @@ class Stamps:
         return list(dict.fromkeys(names)) or [f"item {i}"]
 
 
-# -- items as bytes --------------------------------------------------------------------------------------
-
-
 class ItemEncoder(Encoder):
     """Encodes items. Each path that it meets has a slot, whose number is written for the digest.
 
     Attributes:
-        names, rows: of each slot the path, and the five numbers of a stamp; not of `trees`, the directories.
-        known: what was digested, by slot.
+        names, rows: by slot, the path, and the five numbers of a stamp; not of `trees`, the directories.
     """
 
     ways_out = (
@@ -332,7 +326,7 @@ def digests_of(
 
 
 def stamps_hash(encoder: ItemEncoder) -> int:
-    """The hash of all stamps of the one item that an encoder has written, as they are now."""
+    """The hash of all stamps of the one item that an encoder has written."""
     rows: list[Sequence[int]] = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
     for slot in encoder.trees:
         rows[slot] = digest_tree(encoder.names[slot], encoder.stat_cache, "stat").stamp

@@ -3,8 +3,7 @@
 Watched are the global generators of `random`, `numpy.random` and `torch`, and those that the function holds.
 
 Invariants:
-    1. Neither numpy nor torch is imported here; a generator of a library that is not loaded was not drawn
-       from.
+    1. A generator of a library that is not loaded was not drawn from: torch is not imported here.
     2. On leaving, every global generator that moved is put back to where it was on entering: training draws
        the same numbers whether preprocessing ran or was found done.
     3. Where another thread may draw meanwhile, no global one is put back or reported: its numbers would come
@@ -18,13 +17,12 @@ import importlib
 import sys
 import threading
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from prepcache.keys.encoding.objects import global_generators
 
 LOADER_THREAD = "prepcache-loader"
-"""The one of our threads that runs code of the job's."""
+"""Runs code of the job's."""
 
 _QUIET_MODULES = (
     "multiprocessing.queues", "torch.utils.data._utils.pin_memory", "tqdm._monitor", "ipykernel.iostream",
@@ -36,10 +34,7 @@ _QUIET_MODULES = (
 
 class Guard:
     """Names in `drawn` the generators that are drawn from inside it, and puts global ones back on leaving.
-
-    Args:
-        held: generators of the function, and their names.
-    """
+    `held`: those of the function, and their names."""
 
     def __init__(self, drawn: set[str] | None = None, held: Iterable[tuple[str, Any]] = ()) -> None:
         self.drawn = set() if drawn is None else drawn
@@ -54,9 +49,7 @@ class Guard:
                 self._start.append((name, generator, _state_of(generator), is_global))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for _, generator, state, is_global in self._moved():
             if is_global:
                 write = getattr(generator, "setstate", None) or generator.set_state

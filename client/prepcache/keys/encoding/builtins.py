@@ -180,8 +180,6 @@ WRITERS: dict[type, Writer] = {
 }
 
 
-# -- instances of subclasses, and enums
-
 _OF_ENUM = frozenset({"_sort_order_", "__objclass__", "_inverted_"})
 
 

@@ -232,9 +232,6 @@ def is_entropy(generator: Any) -> bool:
     return (seed_of(generator) or 0).bit_length() > _SEED_BITS
 
 
-# -- adapters
-
-
 _NUMPY_KINDS = "biufcmMSUO"
 
 

@@ -34,10 +34,6 @@ MAX_THREADS = 8
 MAX_ATTEMPTS = 3
 """To read a file that changes meanwhile."""
 
-_KINDS = {
-    "-": "a file", "d": "a directory", "p": "a pipe", "s": "a socket", "c": "a character device",
-    "b": "a block device",
-}  # fmt: skip
 _FOUR, _FIVE = struct.Struct(">4q"), struct.Struct(">5q")
 _BATCH_FILES = 64
 
@@ -59,7 +55,8 @@ def is_directory(info: os.stat_result) -> bool:
 
 
 def kind_of(info: os.stat_result) -> str:
-    return _KINDS.get(stat.filemode(info.st_mode)[0], "a special file")
+    special = "a pipe, a socket or a device"
+    return "a file" if is_regular(info) else "a directory" if is_directory(info) else special
 
 
 def stat_or_none(path: str | bytes) -> os.stat_result | None:

@@ -68,17 +68,12 @@ MAX_RECORDS = 4_000_000
 """In a segment: about 350 MB of disk. Beyond it any go that are older than the last."""
 MOST_SEGMENTS = 8
 MAX_PENDING = 65_536
-_LEFT_OVER_S = 86_400
-"""From that age on the writer of a temporary file is taken for dead."""
 _READ_WHOLE = 8
 """A segment of up to so many records for each that is wanted is read whole."""
 _MAGIC = b"prepcache stat 4"
 _HEADER, _RECORD, _WORDS = struct.Struct("<16sQ"), struct.Struct("<10q"), struct.Struct("<4q")
 
 log = logging.getLogger("prepcache")
-
-
-# -- stamps
 
 
 def stamp_of(info: os.stat_result) -> Stamp:
@@ -97,10 +92,8 @@ def _signed(number: int) -> int:
 
 
 def is_racy(stamp: Stamp, read_at_ns: int, window_ns: int) -> bool:
-    """Whether a write after `read_at_ns` could leave a file's stamp as it is: the racy rule.
-
-    A change time in the future is racy; a modification time there says nothing (anyone may set it).
-    """
+    """Whether a write after `read_at_ns` could leave a file's stamp as it is. A change time in the future is
+    racy; a modification time there says nothing (anyone may set it)."""
     return read_at_ns - stamp[4] < window_ns or -window_ns < read_at_ns - stamp[3] < window_ns
 
 
@@ -127,7 +120,7 @@ def _mounted() -> list[tuple[int, str]]:
 
 
 def mix(words: Iterable[int]) -> int:
-    """A 64-bit hash of 64-bit words. Fast and well spread; not for secrets."""
+    """A 64-bit hash of 64-bit words; not for secrets."""
     h = _SEED
     for word in words:
         h = ((h ^ (word & _MASK)) * _FACTOR) & _MASK
@@ -145,9 +138,6 @@ def mix_columns(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
         h *= factor
         h ^= h >> shift
     return h
-
-
-# -- the cache
 
 
 class _Segment:
@@ -346,9 +336,6 @@ class StatCache:
         self._pending.clear()
         for gone in merged:
             (self.folder / gone).unlink(missing_ok=True)
-        for path in self.folder.glob(".*.tmp"):  # of a killed writer
-            if self.clock() - path.stat().st_mtime_ns > _LEFT_OVER_S * 10**9:
-                path.unlink(missing_ok=True)
         self._load()
 
 

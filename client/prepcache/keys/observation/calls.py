@@ -48,7 +48,6 @@ from prepcache.keys.observation.watches import STATE, Kind, Watch, is_file_of_jo
 from prepcache.keys.paths import LONGEST
 
 VAIN_CALLS = 64
-"""For one item, of a place that can open nothing."""
 _ASKING = frozenset(
     {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
      "import_module", "find_spec", "find_loader", "get_loader", "resolve_name", "instantiate", "locate",
@@ -59,18 +58,12 @@ _ASKING = frozenset(
 """Of what asks whether something is there, of what imports by text, and of what starts processes of Python,
 also in libraries."""
 _ATTACH = re.compile(r"\battach\b", re.IGNORECASE)
-"""May be SQL that attaches a database, whose file is opened in C."""
 _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class JobCode:
-    """The code of the source files that a recipe counts, and of a function.
-
-    Attributes:
-        codes: what is loaded of it, by address: what it calls is looked at on Python >= 3.12.
-        asks: whether it may ask what is there, or import by text: on Python 3.11 it is profiled then.
-        attaches: whether it may attach databases in SQL.
-    """
+    """The code of the source files that a recipe counts, and of a function: whether it may ask what is there
+    or import by text, or attach databases in SQL."""
 
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
@@ -109,7 +102,6 @@ class JobCode:
         self.attaches |= any(map(_ATTACH.search, texts))
 
     def _parts_of(self, value: Any) -> Iterable[Any]:
-        """What may hold more code of the job's; code that is its own is taken."""
         kind = type(value)
         if kind is CodeType:
             self.asks |= value in _CODES  # by another name
@@ -137,9 +129,6 @@ _HOLD_CODE = frozenset(
 )  # fmt: skip
 
 
-# -- what is asked for
-
-
 _QUESTIONS = (
     *(getattr(os.path, n) for n in ("exists", "lexists", "isfile", "isdir", "getsize", "getmtime")),
     *(getattr(Path, name) for name in ("stat", "exists", "is_file", "is_dir")),
@@ -147,7 +136,7 @@ _QUESTIONS = (
     importlib.util.find_spec,
 )
 _CODES = {f.__code__: f.__code__.co_varnames[0] for f in _QUESTIONS if isinstance(f, FunctionType)}
-"""The code of what asks or starts something, and the name of its first argument."""
+"""With the name of the first argument."""
 _START, _PROCESS = threading.Thread.start.__code__, BaseProcess.start.__code__
 _CODES[_PROCESS] = "self"
 if _MONITORING is None:
@@ -158,7 +147,6 @@ _ASK_NOTHING = ("resolve", "mkdir", "makedirs", "which")
 
 
 def _heard(frame: FrameType) -> None:
-    """Takes in that a frame begins to run one of `_CODES`."""
     try:
         code, given, caller = frame.f_code, frame.f_locals, frame.f_back
         if code is _START:
@@ -241,9 +229,8 @@ def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
 
 
 _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads that were started in a profiled one."""
 _profiling = 0
-"""How many watches profile at the time. Locking: under `STATE.lock`."""
+"""How many watches profile at the time, under `STATE.lock`."""
 
 
 # -- Python >= 3.12
@@ -254,9 +241,8 @@ class _Tool:
 
     Attributes:
         vain: how often calls could open nothing, by address of code, and place in it.
-        is_deaf: whether a place was disabled; it stays so, as another thread may disable one at any time.
 
-    Locking: all but these is changed under `STATE.lock`.
+    Locking: all but `vain` and `is_deaf` is changed under `STATE.lock`.
     """
 
     def __init__(self) -> None:
@@ -275,7 +261,12 @@ class _Tool:
             if self._id is None and watch is not None:
                 watch.failure = "other tools use sys.monitoring"
             elif self._id is not None and code is not None:
-                self._hear(self._id, code)
+                self.vain = {}
+                if self.is_deaf:
+                    _MONITORING.restart_events()
+                for address in code.codes.keys() - self._heard.keys():
+                    self._heard[address] = code.codes[address]
+                    _MONITORING.set_local_events(self._id, code.codes[address], _MONITORING.events.CALL)
         try:
             yield
         finally:
@@ -283,15 +274,6 @@ class _Tool:
                 self._users = max(0, self._users - 1)
                 if not self._users:
                     self.stop()
-
-    def _hear(self, tool: int, code: JobCode) -> None:
-        call = _MONITORING.events.CALL
-        self.vain = {}
-        if self.is_deaf:
-            _MONITORING.restart_events()
-        for address in code.codes.keys() - self._heard.keys():
-            self._heard[address] = code.codes[address]
-            _MONITORING.set_local_events(tool, code.codes[address], call)
 
     def _start(self) -> None:
         events = _MONITORING.events
@@ -347,7 +329,6 @@ _AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm
 
 
 def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
-    """Takes in a call that the job's code makes."""
     if not STATE.running:
         return None
     try:

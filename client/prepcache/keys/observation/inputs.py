@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,10 +51,10 @@ class Input(NamedTuple):
     """An input that a process saw, or an output that may have been an input before.
 
     Args:
-        name: what leads other jobs to it; "" until it is told.
+        name: what leads other jobs to it; "" in the log.
         stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
         is_read: it was not only named or asked for.
-        folder: the working directory in which it was used by a relative name; None for an absolute one.
+        folder: the working directory, if it was used by a relative name.
     """
 
     kind: str
@@ -72,12 +72,8 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The folders that names are relative to: the checkout, the data set's `root=`, the working directory.
-
-    Args:
-        is_checkout: whether the first is one by its markers, and not only where the code is imported from.
-        is_cwd_asked: whether the code asks for the working directory.
-    """
+    """The folders that names are relative to: the checkout (or where code is imported from), the data set's
+    `root=`, and the working directory, for which the code may ask."""
 
     project: str | None = None
     items: str | None = None
@@ -101,20 +97,16 @@ class Roots:
                 return [from_here]
             # Whoever went there may have gone by any name, or may be there from the start.
             return list(dict.fromkeys(["cwd:" + os.path.relpath(path, folder), from_here, path]))
+        is_within_cwd = self.cwd is not None and is_within(path, self.cwd)
+        within = [f"cwd:{os.path.relpath(path, self.cwd)}"] if is_within_cwd else []
         for tag, root in (("items", self.items), ("project", self.project)):
             if root is not None and is_within(path, root):
-                from_cwd = self._from_cwd(path) if self.is_cwd_asked else ()
-                return [f"{tag}:{os.path.relpath(path, root)}", *from_cwd]
-        return [path, *self._from_cwd(path), *self._beside(path)]
-
-    def _from_cwd(self, path: str) -> Iterator[str]:
-        if self.cwd is not None and is_within(path, self.cwd):
-            yield f"cwd:{os.path.relpath(path, self.cwd)}"
-
-    def _beside(self, path: str) -> Iterator[str]:
+                return [f"{tag}:{os.path.relpath(path, root)}", *(within if self.is_cwd_asked else ())]
+        names = [path, *within]
         for tag, root in (("items", self.items), ("project", None if self.is_checkout else self.project)):
             if root is not None and os.path.commonpath((path, root)) != os.sep:
-                yield f"{tag}:{os.path.relpath(path, root)}"
+                names.append(f"{tag}:{os.path.relpath(path, root)}")
+        return names
 
     def path(self, name: str) -> str | None:
         """Where a name leads in this job; None if the root it is relative to is not known."""
@@ -155,7 +147,6 @@ def still_true(
 
 
 def stamp_at(info: os.stat_result | None) -> Stamp | None:
-    """The stamp of what is there; a folder's is the same whatever is in it."""
     if info is None:
         return None
     return FOLDER_STAMP if is_directory(info) else stamp_of(info)
@@ -181,11 +172,8 @@ def digest_of_names(names: Iterable[bytes] | None) -> str:
     return blake3(_LISTING_DOMAIN + b"\0".join(kept)).hexdigest()
 
 
-# -- modules
-
-
 def with_imports(path: str, places: Places) -> tuple[list[str], set[str]]:
-    """A module's file, those of the project that it imports, and the top-level modules of distributions."""
+    """A module's file, those of the project that it imports, and top-level modules of distributions."""
     graph = ImportGraph(places)
     if path.endswith(".py"):
         names = {_file_of(one): name for name, one in list(sys.modules.items())}
@@ -213,11 +201,8 @@ def files_awaited(module: str) -> list[str]:
         return []
     above, _, last = missing.rpartition(".")
     folders = getattr(sys.modules[above], "__path__", ()) if above else sys.path
-    return [
-        os.path.join(os.path.abspath(folder), *ending)
-        for folder in folders
-        for ending in ((f"{last}.py",), (last, "__init__.py"))
-    ]
+    found = [os.path.join(os.path.abspath(folder), last) for folder in folders]
+    return [one + ending for one in found for ending in (".py", f"{os.sep}__init__.py")]
 
 
 def _names_down_to(module: str) -> list[str]:

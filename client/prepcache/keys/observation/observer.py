@@ -64,7 +64,6 @@ class Observer:
     Attributes:
         _last: the last entry of the log by path; that of a listing by the folder's path with a separator.
         _modules: files of modules that were met, with all that they import.
-        _top_levels: modules of distributions that were met.
         _told: how much of the log is among `_inputs`, and how many modules were met by then.
         _inputs: what this process and others saw, by name.
 

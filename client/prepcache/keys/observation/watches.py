@@ -39,12 +39,8 @@ from urllib.parse import unquote, urlsplit
 
 
 class Kind:
-    """Kinds of facts.
-
-    Attributes:
-        KEPT: opened to be written, keeping what was there; a folder that was to be made.
-        NAMED: to a C library, on the command line of a process, or in the code: any of them may open it.
-    """
+    """KEPT: opened to be written, keeping what was there; a folder that was to be made.
+    NAMED: to a C library, on the command line of a process, or in the code: any of them may open it."""
 
     READ, WRITTEN, KEPT, RENAMED = "read", "written", "kept", "renamed"
     LISTED, ASKED, NAMED = "listed", "asked", "named"
@@ -89,13 +85,8 @@ def is_within(path: str, root: str) -> bool:
 
 
 class Fact(NamedTuple):
-    """What was seen.
-
-    Args:
-        path: as it was used; of a module that was only named, its name.
-        folder: the working directory then, if the path is a relative one.
-        other: of what was renamed, the former path; of a folder that was listed, the names in it.
-    """
+    """What was seen. `folder`: the working directory then, of a relative path. `other`: the former path of
+    what was renamed, the names in a folder that was listed."""
 
     kind: str
     path: str
@@ -131,7 +122,7 @@ class Watch:
     Args:
         items: the paths of the item, which count by its digest, also by where they link to.
         facts: in their order, each once, by kind, path and folder.
-        failure: why something may have been missed, or "".
+        failure: why something may have been missed.
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         calls: how many items the function was called with.
         older: the threads that ran when it began, which work for others.
@@ -173,13 +164,8 @@ class Watch:
 
 
 class _State:
-    """What the hook looks at.
-
-    Attributes:
-        running: the watches in progress, in all threads; replaced, never changed, under `lock`.
-        young: threads that were started while a function was watched.
-        has_database, has_children: what a watched function has opened or started, and may keep.
-    """
+    """What the hook looks at: the watches in progress, in all threads, replaced under `lock`; threads that
+    were started while a function was watched; what one has opened or started, and may keep."""
 
     def __init__(self) -> None:
         none: tuple[Watch, ...] = ()
@@ -208,9 +194,6 @@ def present() -> tuple[Watch, ...]:
 
 def is_own(thread: threading.Thread) -> bool:
     return thread.name.startswith("prepcache")
-
-
-# -- what is noted
 
 
 def fail(error: BaseException) -> None:
@@ -364,9 +347,6 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
         is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
         if not found.startswith(_COMMANDS) and (is_path or os.path.isfile(found)):
             note(Kind.NAMED, found)
-
-
-# -- what no event tells
 
 
 class UnseenReads:
