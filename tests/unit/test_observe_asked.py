@@ -161,6 +161,7 @@ def test_nothing_is_heard_in_a_child_that_is_forked_meanwhile(project):
 
 @pytest.mark.parametrize("start", ["get_context('fork').Process", "get_context('spawn').Process", "spawn"])
 def test_a_function_that_may_keep_processes_is_not_stored(project, start):
+    pytest.importorskip("torch")
     text = f"torch.multiprocessing.{start}(" + ("print)" if start == "spawn" else "target=print).start()")
     observed = Observed(project, f"import torch\ndef f(x):\n    if x == 1: {text}\n    return x")
     for x, why in ((1, "it starts processes"), (2, "it may keep processes that")):

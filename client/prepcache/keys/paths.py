@@ -76,11 +76,7 @@ class PathRules:
     """
 
     def __init__(
-        self,
-        root: str | os.PathLike[str] | None = None,
-        read: Read = "path",
-        *,
-        takes_directories: bool = True,
+        self, root: str | os.PathLike[str] | None = None, read: Read = "path", takes_directories: bool = True
     ) -> None:
         self.read = read
         self.takes_directories = takes_directories

@@ -29,7 +29,6 @@ from prepcache.keys import markers
 from prepcache.namedtuples import is_namedtuple
 
 ENCODING_VERSION = 16
-"""First byte of every encoding."""
 
 MOST_ENTERED = 1 << 23
 """Containers and objects of one value."""
@@ -50,7 +49,6 @@ CONTENT = "<content>"
 
 _registered: dict[type, Callable[[Any], Any]] = {}
 _writers: dict[type, Writer] = {}
-"""Writers by exact type, of every class that was met."""
 
 
 def register_key(kind: type, function: Callable[[Any], Any]) -> None:

@@ -39,7 +39,6 @@ _LOCK = re.compile(
     r"(_thread|threading|multiprocessing\.synchronize|asyncio\.locks)"
     r"\._?(R?[Ll]ock|Condition|(Bounded)?Semaphore)"
 )
-"""Their type stands for them."""
 _REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
 _OF_TYPES = ("__supertype__", "__bound__", "__constraints__", "__value__")
 _NAMING_FIELDS = ("dataclasses", "attr")

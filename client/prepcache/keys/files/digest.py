@@ -93,7 +93,6 @@ def digest_file(
 
 
 def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
-    """Reads a file and records its digest in the stat cache."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -128,7 +127,6 @@ def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
 
 
 def read_files(names: Sequence[str | bytes], stat_cache: StatCache | None) -> list[Digested]:
-    """Reads many files, by several threads."""
     if len(names) < 2:
         return [read_file(name, stat_cache) for name in names]
     from concurrent.futures import ThreadPoolExecutor  # not needed where all files are known

@@ -347,6 +347,5 @@ _user_caches: dict[Path, StatCache] = {}
 
 
 def user_stat_cache() -> StatCache:
-    """The cache of this user, one object per process and folder."""
     folder = default_folder()
     return _user_caches.setdefault(folder, StatCache(folder))

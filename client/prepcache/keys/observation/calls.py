@@ -136,7 +136,6 @@ _QUESTIONS = (
     importlib.util.find_spec,
 )
 _CODES = {f.__code__: f.__code__.co_varnames[0] for f in _QUESTIONS if isinstance(f, FunctionType)}
-"""With the name of the first argument."""
 _START, _PROCESS = threading.Thread.start.__code__, BaseProcess.start.__code__
 _CODES[_PROCESS] = "self"
 if _MONITORING is None:
@@ -172,7 +171,6 @@ def _heard(frame: FrameType) -> None:
 
 
 def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractContextManager[None]:
-    """Hears what a function asks for, and what it hands to libraries, while it is watched."""
     code.look(function)
     if _MONITORING is not None:
         return _tool.on(code, watch)
@@ -205,7 +203,6 @@ def _profiled_here(watch: Watch) -> Iterator[None]:
 
 
 def _is_own(profile: Any) -> bool:
-    """Whether no profiler runs, or one of ours."""
     return profile is None or getattr(profile, "__module__", "") == __name__
 
 

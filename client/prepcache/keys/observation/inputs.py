@@ -40,7 +40,6 @@ FOLDER = "a folder"
 """Instead of a digest, of a folder that was asked for, whatever is in it."""
 CHANGED = "changed while it was in use"
 OUTPUT = "output"
-"""The kind of what the function made; in no artifact."""
 
 Stamp = tuple[int, ...]
 FOLDER_STAMP: Stamp = ()

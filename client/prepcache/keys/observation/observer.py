@@ -102,7 +102,6 @@ class Observer:
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[tuple[str, str], ...]:
-        """Topics and texts that the user was not told before."""
         programs, size = ", ".join(list(self._programs)[:3]), self._unseen.size_bytes
         found = [("started", _STARTED.format(programs=programs))] if programs else []
         found += [("unseen", _UNSEEN.format(size=size))] if size else []
@@ -116,7 +115,6 @@ class Observer:
     def watching(
         self, item_paths: Iterable[str | os.PathLike[str]] = (), function: Any = None
     ) -> Iterator[Watch]:
-        """Watches the function at work on one item, in this thread and those that work for it."""
         watch = Watch(tuple(map(os.path.abspath, item_paths)))
         watches.install()
         try:
@@ -140,10 +138,7 @@ class Observer:
                 except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
                     watch.failure = watch.failure or type(error).__name__
 
-    # -- inputs, as others are told of them
-
     def add(self, told: Iterable[Input]) -> list[Input]:
-        """Takes in what this process or another saw, and returns what is new."""
         new = []
         for one in told:
             if one.kind == OUTPUT:
@@ -166,7 +161,6 @@ class Observer:
         return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
-        """What this process observed since the last call."""
         return self.add(self._new_inputs())
 
     def _new_inputs(self) -> Iterator[Input]:
@@ -206,8 +200,6 @@ class Observer:
         names = self._roots.names(path, seen.folder, is_literal)
         is_asked = seen.stamp == FOLDER_STAMP  # by another name than its list
         return [os.path.join(name, "") for name in names] if is_asked else names
-
-    # -- from facts to the log
 
     def _take(self, watch: Watch) -> None:
         facts = list(watch.facts.values())
@@ -250,7 +242,6 @@ class Observer:
             _log.extend(Entry(self, one, modules) for one in (*read, _NOTHING))
 
     def _settle(self, path: str, facts: list[Fact], now: Stamp | None) -> None:
-        """Notes a path that an item used, and that its function did not make."""
         kinds = {fact.kind for fact in facts}
         if Kind.KEPT in kinds and Kind.READ not in kinds:  # one that is read was locked, or not made
             self._take_back(path, facts)
@@ -343,8 +334,6 @@ def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
 
 
 class Entry(NamedTuple):
-    """By whom something was seen, and while which modules of the job's were loaded."""
-
     by: Observer
     seen: Input
     modules: frozenset[str] = frozenset()
@@ -353,11 +342,9 @@ class Entry(NamedTuple):
 _log: list[Entry] = []
 """What functions of this process were seen to use. Observers share it; see NOTE [ What is loaded once ]."""
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
-"""Observers that came from another process, by recipe."""
 
 
 def _of_this_process(recipe: Recipe, roots: Roots, trust: Trust, given: list[Input]) -> Observer:
-    """The observer that stands here for a pickled one."""
     at = recipe.digest, roots
     if at not in _arrived:
         made = _arrived.setdefault(at, Observer(recipe, roots, user_stat_cache()))
