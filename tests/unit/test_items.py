@@ -158,11 +158,11 @@ def test_special_files_are_refused(here):
     os.mkfifo("pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
-        for name, what in (("pipe", "a pipe"), ("socket", "a socket"), ("/dev/null", "a character device")):
+        for name in ("pipe", "socket", "/dev/null"):
             for item in (Path(name), (Path(name),), Path("d") if name == "pipe" else Path(name)):
                 if item == Path("d"):
                     os.mkfifo("d/pipe")
-                with pytest.raises(UnkeyableError, match=what):
+                with pytest.raises(UnkeyableError, match="is a pipe, a socket or a device"):
                     item_digest(item)
 
 
