@@ -1,6 +1,5 @@
 """A session on a daemon that says what the test wants."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.waits import WaitBudget
+from support import serving
 from support.fake_daemon import FakeDaemon, Request, reply
 
 RECIPE = "ab" * 32
@@ -136,10 +136,4 @@ def items(count: int) -> Any:
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
-    """Beats come every 0.05 s here; a crowded machine may take long to run the thread."""
-    pause = threading.Event()
-    for _ in range(1500):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("it did not come")
+    assert serving.wait_until(condition), "it did not come"
