@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -280,6 +282,15 @@ def test_two_fetches_of_one_artifact_fail_alike(tmp_path, tier, monkeypatch):
             job.release(lease)  # its item is free, and so the artifact is fetched for it
         go_on.set()
         assert [one.result().json() for one in pulls] == [{"artifacts": 0, "failed": 1, "names": []}] * 2
+
+
+def test_a_full_disk_costs_only_the_work(tmp_path, tier, monkeypatch):
+    filled(tmp_path / "first", tier)
+    monkeypatch.setattr(tiers, "_write", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    monkeypatch.setattr(tiers, "AHEAD", 0)
+    with box(tmp_path / "second", tier) as second:
+        assert asked(second.job()) == (3, 0)
+        assert not second.store.check()
 
 
 def test_a_daemon_without_a_tier_says_so(tmp_path):

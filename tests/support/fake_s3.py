@@ -130,21 +130,14 @@ def _handler(s3: FakeS3) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if self.command == "HEAD":
                 return
+            if s3.fault == "broken off" and "/cas/" in self.path:
+                data, self.close_connection = data[: len(data) // 2], True
+            size, rate = (1, 1.0) if s3.fault == "slow" else (PIECE_BYTES, s3.rate)
             with contextlib.suppress(OSError):
-                if s3.fault == "slow":
-                    for byte in data:
-                        if s3.ended.wait(1.0):
-                            break
-                        self.wfile.write(bytes([byte]))
-                elif s3.fault == "broken off" and "/cas/" in self.path:
-                    self.wfile.write(data[: len(data) // 2])
-                    self.close_connection = True
-                else:
-                    for start in range(0, len(data), PIECE_BYTES):
-                        piece = data[start : start + PIECE_BYTES]
-                        s3.sent_at = max(s3.sent_at, time.monotonic()) + len(piece) / s3.rate
-                        s3.ended.wait(s3.sent_at - time.monotonic())
-                        self.wfile.write(piece)
+                for start in range(0, len(data), size):
+                    s3.sent_at = max(s3.sent_at, time.monotonic()) + size / rate
+                    s3.ended.wait(s3.sent_at - time.monotonic())
+                    self.wfile.write(data[start : start + size])
 
         def log_message(self, *_: Any) -> None:
             pass
