@@ -1,8 +1,7 @@
-"""The environment part of a recipe: Python, torch's default dtype, and installed distributions.
+"""The environment part of a recipe: torch's default dtype, and installed distributions.
 
 A distribution counts by name, version and the hash of its RECORD; one without a RECORD, or installed
-editable, by the bytes of its code files. With it count its requirements, transitively. Tools that install
-or describe packages count only where counted files import them.
+editable, by the bytes of its code files. With it count its requirements, but tools of packaging.
 
 Invariants:
     1. Nothing is imported to find out; torch is asked only if it is loaded.
@@ -35,7 +34,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import SourceFile, read_source
 from prepcache.keys.code.names import SCALARS
-from prepcache.keys.code.project import SELF_MODULES, loaded_from, space_of
+from prepcache.keys.code.project import SELF_MODULES, SITE_NAMES, loaded_from, space_of
 from prepcache.keys.files.stat_cache import Stamp, path_stamp
 from prepcache.protocol.places import cache_folder
 
@@ -50,7 +49,6 @@ _TOOLS = re.compile(
 """Normalised names that do not count as requirements."""
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__")
-_SITE_NAMES = ("site-packages", "dist-packages")
 _STATED = ("", "METADATA", "RECORD", "direct_url.json")
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
 _REQUIREMENT = re.compile(r"^Requires-Dist:[ \t]*([A-Za-z0-9][A-Za-z0-9._-]*)(.*)", re.MULTILINE)
@@ -66,13 +64,7 @@ _compared: dict[tuple[str, int], bool] = {}
 
 @dataclass
 class Distribution:
-    """An installed distribution.
-
-    Args:
-        path: its `.dist-info` or `.egg-info`.
-        editable_root: the folder that it was installed from to be edited.
-        record_hash: of the files that its wheel brought, if a RECORD names them.
-    """
+    """An installed distribution; `path`: its `.dist-info`; `record_hash`: of the files of its wheel."""
 
     path: str
     version: str
@@ -93,8 +85,6 @@ class Distribution:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The other fields of a `Distribution`."""
-
     def text(name: str) -> str:
         with contextlib.suppress(OSError):
             return os.fsdecode(Path(path, name).read_bytes())
@@ -143,16 +133,17 @@ class Environment:
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
         """The distributions that count, by name: those of top-level modules, or `only` those named."""
-        names = self.owning(top_levels) if only is None else {_normalised(name) for name in only}
-        for name in names - self.distributions.keys():
-            raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
-        found = {name: self.state(name) for name in sorted(names)}
-        for name in (name for name, state in found.items() if state == REPLACED):
-            raise UnkeyableError(
-                f"{self.distributions[name].name} was reinstalled after this process had loaded it, so the "
-                f"loaded version is not the installed one: restart the kernel, or the process",
-                path=self.distributions[name].path,
-            )
+        found = {}
+        for name in sorted(self.owning(top_levels) if only is None else {*map(_normalised, only)}):
+            if name not in self.distributions:
+                raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
+            if (state := self.state(name)) == REPLACED:
+                raise UnkeyableError(
+                    f"{name} was reinstalled after this process had loaded it, so the loaded version is not "
+                    f"the installed one: restart the kernel, or the process",
+                    path=self.distributions[name].path,
+                )
+            found[name] = state
         return found
 
     def owning(self, top_levels: Iterable[str]) -> set[str]:
@@ -188,7 +179,6 @@ def lately() -> Environment:
 
 
 def differing(counted: Mapping[str, str]) -> list[str]:
-    """The names of loaded distributions that are not as a recipe says."""
     now = lately()
     return [
         name
@@ -216,7 +206,7 @@ def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
         with contextlib.suppress(OSError):
             names = sorted(os.listdir(folder or "."))
         # An .egg-info beside a project's sources says that it was installed from there.
-        endings = (".dist-info", ".egg-info") if os.path.basename(folder) in _SITE_NAMES else (".dist-info",)
+        endings = (".dist-info", ".egg-info") if os.path.basename(folder) in SITE_NAMES else (".dist-info",)
         for path in (os.path.join(folder, name) for name in names if name.endswith(endings)):
             stamps = [list(path_stamp(os.path.join(path, part) if part else path) or ()) for part in _STATED]
             if not (stamps[1] or path.endswith(endings[1:])):
@@ -274,9 +264,6 @@ def _code_hash(folder: str, tops: Collection[str]) -> str:
     return hasher.hexdigest()[:32]
 
 
-# -- what this process has loaded -------------------------------------------------------------------------
-
-
 def _is_replaced(one: Distribution) -> bool:
     stamp = path_stamp(one.path)
     installed_ns = sys.maxsize if stamp is None else stamp[4]
@@ -293,7 +280,7 @@ def _is_replaced(one: Distribution) -> bool:
     return _compared[state]
 
 
-def check_machine_code(path: str) -> None:
+def check_rebuilt(path: str) -> None:
     """Refuses an extension module, or a library of `ctypes`, that was built again after it was loaded."""
     if _is_other_machine_code(path):
         raise UnkeyableError(
@@ -323,8 +310,7 @@ def _is_other_machine_code(path: str) -> bool:
 
 
 def may_be_older(path: str, stamp: Stamp) -> bool:
-    """Whether this process may have loaded an older text of a file: it changed since the process began, and
-    was not seen before it was loaded."""
+    """Whether a file changed since the process began and may have been loaded before that."""
     return max(stamp[3:]) > started_ns() and seen_texts.get(path) != stamp
 
 

@@ -19,22 +19,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Marker(Generic[T]):
-    """A value that is keyed in another way than by itself."""
+class Plain(Generic[T]):
+    """A value keyed by itself alone: no str or path inside it is looked up on the disk."""
 
     value: T
 
 
-class Plain(Marker[T]):
-    """A value keyed by itself alone: no str or path inside it is looked up on the disk."""
-
-    __slots__ = ()
-
-
-class Tree(Marker[T]):
+@dataclass(frozen=True, slots=True)
+class Tree(Generic[T]):
     """The path of a directory, keyed by the names and bytes of its files, recursively."""
 
-    __slots__ = ()
+    value: T
 
 
 def plain(value: T) -> Plain[T]:

@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Literal, NamedTuple
 
 from blake3 import blake3
@@ -40,13 +40,7 @@ from prepcache.keys.code.names import files_named_in, notes_on_ranks
 from prepcache.keys.code.project import Places, checkout_of, dotted_name, package_root
 from prepcache.keys.code.values import SECRET, Value, config_part, holds_secret, is_secret, shown
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order, text_bytes
-from prepcache.keys.environment import (
-    ENVIRONMENT_VERSION,
-    Environment,
-    check_machine_code,
-    default_dtype,
-    lately,
-)
+from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, check_rebuilt, default_dtype, lately
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import path_stamp, user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
@@ -72,14 +66,8 @@ Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str],
 
 
 class State(NamedTuple):
-    """What counted when a recipe was made.
-
-    Args:
-        digest: of the recipe that is made of this state, whatever it counts as.
-        rows: digests by label, of leaves of the config by `config.path`, and variables by `$NAME`.
-        objects: labels of objects, whose attributes have rows.
-        variables: names of the environment variables that were set.
-    """
+    """What counted when a recipe was made; rows are digests by label, with `config.path` and `$NAME`.
+    `objects`: labels of those whose attributes have rows; `variables`: all that were set."""
 
     digest: RecipeDigest
     rows: dict[str, str | None]
@@ -282,9 +270,7 @@ def _look(
             # Asserts and `if __debug__` are there or not by this. Code tells by itself; files do not.
             "optimize": sys.flags.optimize if reach.is_following and code is not None else None,
             "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
-            "distributions": installed.counted(
-                reach.top_levels | reach.graph.top_levels, asked["environment"]
-            ),
+            "distributions": installed.counted(reach.graph.top_levels, asked["environment"]),
         },
         "version": asked["version"],
         "expand": bool(asked["expand"]),
@@ -368,54 +354,43 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
 
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:
     code, values = parts["code"], {label: value.digest for label, value in reach.values.items()}
-    variables = {} if code["mode"] is None else reach.variables
-    tables = [_table(rows) for rows in (code["files"], code["definitions"], values)]
-    counted = parts | {"name": "", "code": (code["mode"], variables, *tables), "config": config_digest}
+    tables = [
+        b"".join(text_bytes(text) for row in sorted(rows.items()) for text in row)  # there may be thousands
+        for rows in (code["files"], code["definitions"], values)
+    ]
+    counted = parts | {"name": "", "code": (code["mode"], reach.variables, *tables), "config": config_digest}
     return RecipeDigest(blake3(RECIPE_DOMAIN + Encoder().encode(counted, path="recipe")).hexdigest())
 
 
-def _table(rows: Mapping[str, str]) -> bytes:
-    return b"".join(text_bytes(text) for row in sorted(rows.items()) for text in row)
-
-
 def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str, Any]:
-    is_counted, graph = code is not None, reach.graph
-    variables = reach.variables if is_counted else {}
-    mode, paths = code, graph.files
-    if not isinstance(code, str):
-        absolute = [os.path.abspath(os.fspath(path)) for path in code or ()]
-        base = os.path.commonpath([os.path.dirname(path) for path in absolute]) if absolute else ""
+    graph, mode, paths = reach.graph, code, reach.graph.files
+    if code is not None and not isinstance(code, str):
+        absolute = [os.path.abspath(os.fspath(path)) for path in code]
+        base = os.path.commonpath([os.path.dirname(path) for path in absolute])
         mode, paths = "files", {os.path.relpath(path, base): path for path in absolute}
-    files = {file: source_digest(path, graph) for file, path in sorted(paths.items())}
-    if mode == "script":
-        for file, path in paths.items():
-            source = graph.sources.get(path)
-            if source is not None and not all(map(source.makes, reach.codes.get(path, ()))):
-                files[file] = EDITED
-    values: dict[str, Any] = {}
-    attributes: dict[str, Any] = {}
-    for label, value in sorted(reach.values.items()):
-        (values if value.holder is None else attributes)[label] = shown(label, value)
+    codes = reach.codes if mode == "script" else {}
+    files = {file: source_digest(path, graph, codes.get(path, ())) for file, path in sorted(paths.items())}
+    values = sorted(reach.values.items())
     return {
-        "mode": mode if is_counted else None,
+        "mode": mode,
         "files": files,
         "definitions": dict(sorted(reach.definitions.items())) if isinstance(code, str) else {},
-        "values": values if is_counted else {},
+        "values": {label: shown(label, value) for label, value in values if value.holder is None},
         "variables": {
             name: SECRET if value and (is_secret(name) or holds_secret(value)) else value
-            for name, value in sorted(variables.items())
+            for name, value in sorted(reach.variables.items())
         },
-        "attributes": attributes,
+        "attributes": {label: shown(label, value) for label, value in values if value.holder is not None},
         "untracked": sorted(reach.ignored),
     }
 
 
-def source_digest(path: str, graph: ImportGraph) -> str:
+def source_digest(path: str, graph: ImportGraph, codes: Iterable[CodeType] = ()) -> str:
     if path in graph.edited:
         return EDITED
     if (source := graph.sources.get(path)) is not None:
-        return source.digest
-    check_machine_code(path)
+        return source.digest if all(map(source.makes, codes)) else EDITED
+    check_rebuilt(path)
     return digest_file(path, user_stat_cache()).digest.hex()
 
 

@@ -1,7 +1,5 @@
-"""The functions, classes and globals that a function depends on at run time.
-
-A function or class inside a value is written as its label, and queued. So two tables describe the graph,
-however it is knotted: label to fingerprint of the code, and label to digest of the value.
+"""The functions, classes and globals that a function depends on at run time: two tables, of fingerprints of
+code and digests of values by label. A function or class inside a value is written as its label, and queued.
 
 Invariants:
     1. No attribute is read that may run code: `vars()` and `__dict__`, never `getattr`, on what is walked.
@@ -19,7 +17,6 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -29,10 +26,10 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import names, project, resolution
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.project import Place, Places
+from prepcache.keys.code.project import EXTENSIONS, Place, Places
 from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, holds_secret, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, Parts, is_registered
-from prepcache.keys.encoding.objects import EMPTY, bits_of, global_generator, is_generator, state_of
+from prepcache.keys.encoding.objects import bits_of, global_generator, is_generator, state_of
 
 _SKIPPED_OF_CLASSES = frozenset(
     {
@@ -53,15 +50,10 @@ _OF_PYDANTIC = frozenset(
     }
 )  # fmt: skip
 _C_DESCRIPTORS = (
-    types.MemberDescriptorType,
-    types.GetSetDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-)
-
+    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType,
+)  # fmt: skip
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
-_EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 MOST_ROWS = 1024
 """Attributes that are rows of their own; further objects are written where they are met."""
 
@@ -70,12 +62,8 @@ MOST_ROWS = 1024
 class Dependencies:
     """What the preprocessing function and the config depend on. Lives for one fingerprint.
 
-    Args:
-        root: the checkout; absolute paths under it count relative to it.
-        on_path: what paths in the config stand for.
-        counts_code: whether functions and classes are visited; without, they are names in the config.
-
     Attributes:
+        counts_code: whether functions and classes are visited; without, they are names in the config.
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
@@ -94,7 +82,6 @@ class Dependencies:
     definitions: dict[str, str] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     variables: dict[str, str | None] = field(default_factory=dict)
-    top_levels: set[str] = field(default_factory=set)
     sources: dict[str, str] = field(default_factory=dict)
     codes: dict[str, list[CodeType]] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
@@ -124,7 +111,7 @@ class Dependencies:
             else:
                 visit, arguments = self._queue.popleft()
                 visit(*arguments)
-        self._count_variables(self.asked.variables())
+        self._count_variables(self.asked.variables() if self.counts_code else ())
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
@@ -165,9 +152,7 @@ class Dependencies:
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
         for part, value in state_of(function):
-            if value is EMPTY:
-                self.values[f"{label}{part}"] = ABSENT
-            elif names.is_attribute_bag(value) and part.startswith("["):
+            if names.is_attribute_bag(value) and part.startswith("["):
                 chains = names.cell_chains(code, part[1:-1])
                 resolution.count_bag(self, f"{label}{part}", value, chains, function)
             else:
@@ -184,13 +169,12 @@ class Dependencies:
         resolution.follow_imports(self, code, space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
-        """Notes the project's file that a definition was loaded from; None if there is none."""
         own = str(space.get("__file__"))
         # `python script.py` compiles under the path as typed, and the job may have changed folder since.
         is_typed = filename[:1] != "/" and os.path.basename(own) == os.path.basename(filename)
         path = os.path.abspath(own if is_typed else filename)
         if path not in self.sources:
-            is_file = not filename.startswith("<") and not path.endswith(_EXTENSIONS) and os.path.isfile(path)
+            is_file = not filename.startswith("<") and not path.endswith(EXTENSIONS) and os.path.isfile(path)
             # A template has no module, and counts by the code that was compiled from it.
             if not is_file or "__name__" not in space or self.places.of(path) is not Place.PROJECT:
                 return None
@@ -268,7 +252,6 @@ class Dependencies:
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
-        """The label of an object, some or all of whose attributes are counted; `by` writes what holds it."""
         label = self.labels.known(value) or self._give(value, place, by)
         if is_whole:
             self.whole_objects[id(value)] = label
@@ -310,12 +293,11 @@ class Dependencies:
             self._queue.append((resolution.count_module, (self, module, ())))
 
     def refer_library(self, module: str) -> None:
-        """Counts a module's distribution, or the bytes of an extension module of the project."""
         name, file = project.file_of(module)
-        if file is not None and file.endswith(_EXTENSIONS) and self.places.of(file) is Place.PROJECT:
+        if file is not None and file.endswith(EXTENSIONS) and self.places.of(file) is Place.PROJECT:
             self.graph.add_extension(name, file)
         elif module.partition(".")[0] in self.places.owned:
-            self.top_levels.add(module.partition(".")[0])
+            self.graph.top_levels.add(module.partition(".")[0])
 
     def _refer(
         self, value: Any, wanted: str, visit: Callable[[str, Any], None], by: ValueEncoder | None
@@ -351,39 +333,29 @@ def refer_classes(classes: Sequence[type], reach: Dependencies) -> None:
     reach.run()
 
 
-# -- what counts of a class ------------------------------------------------------------------------------
-
-
 def attributes_of(cls: type) -> Iterator[tuple[str, Any]]:
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         is_kept = not (name in _SKIPPED_OF_CLASSES or name.startswith("__pydantic")) or name in _OF_PYDANTIC
         is_made = isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is cls
         is_made = is_made or type(value).__name__ == "CField"  # of ctypes' `_fields_`
+        if name == "__hash__" and isinstance(value, FunctionType):  # attrs' holds a number of this process
+            is_made = value.__code__.co_filename.startswith("<attrs generated")
         is_empty = name == "__annotations__" and not value  # as it is once somebody asked for it
-        if is_kept and not (is_made or is_empty or (name == "__hash__" and _is_of_attrs(value))):
+        if is_kept and not (is_made or is_empty):
             yield name, value
 
 
-def _is_of_attrs(value: Any) -> bool:
-    """Whether attrs made a method from text: its hash holds a number of this process."""
-    return isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<attrs generated")
-
-
 def described(cls: type) -> Iterator[tuple[str, Any]]:
-    """What counts beside attributes: labels below the class, and values."""
     if type(cls) is not type:
         yield "__class__", type(cls)
     yield from ((name, getattr(cls, name)) for name in _OF_STRUCTS if hasattr(type(cls), name))
     for name, one in vars(cls).get("__dataclass_fields__", {}).items():
         if one.metadata:
             yield f"{name}.metadata", dict(one.metadata)
-    if registered := _registered(cls):
-        yield "<registered>", registered
-
-
-def _registered(cls: type) -> set[type]:
-    references = vars(abc)["_get_dump"](cls)[0] if isinstance(cls, abc.ABCMeta) else ()
-    return {kind for refer in references if (kind := refer()) is not None}
+    if isinstance(cls, abc.ABCMeta):
+        kinds = (refer() for refer in vars(abc)["_get_dump"](cls)[0])
+        if registered := {kind for kind in kinds if kind is not None}:
+            yield "<registered>", registered
 
 
 def annotations_of(cls: type) -> dict[str, Any]:

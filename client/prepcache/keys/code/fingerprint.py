@@ -88,7 +88,6 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
 
 
 def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
-    """The instructions that count, and the ranges of handlers of exceptions."""
     raw, consts, names = code.co_code, code.co_consts, code.co_names
     is_body = not code.co_flags & CO_OPTIMIZED
     steps: list[Any] = []

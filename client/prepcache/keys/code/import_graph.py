@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from importlib.util import resolve_name
 from inspect import CO_OPTIMIZED
 from types import CodeType, ModuleType
@@ -33,6 +33,7 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
+from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.names import texts_in
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name, folders_of, loaded_from
@@ -58,16 +59,12 @@ class Import(NamedTuple):
 
 @dataclass(eq=False)
 class SourceFile:
-    """One state of a source file: its bytes, and the code that they compile to."""
+    """One state of a source file: the digest of its bytes, and the code that they compile to."""
 
     path: str
     stamp: Stamp
-    data: bytes
+    digest: str
     code: CodeType
-
-    @kept
-    def digest(self) -> str:
-        return blake3(self.data).hexdigest()
 
     @kept
     def _codes(self) -> frozenset[CodeType]:
@@ -93,10 +90,9 @@ class SourceFile:
 
     def says(self, name: str, value: Any) -> bool:
         """Whether it binds a name to this literal; an instance of a subclass is none."""
-        try:
+        with suppress(ValueError):
             return name in self.literals and marshal.dumps(value, 2) == marshal.dumps(self.literals[name], 2)
-        except ValueError:
-            return False
+        return False
 
 
 class Found(NamedTuple):
@@ -110,13 +106,11 @@ class Found(NamedTuple):
 class ImportGraph:
     """The files counted so far. Lives for one fingerprint.
 
-    Args:
-        search: folders to find modules in; then nothing is asked of what is loaded.
-
     Attributes:
+        search: folders to find modules in; then nothing is asked of what is loaded.
         files: name in the recipe to path.
         modules: module name to path, of project files.
-        top_levels: top-level names of what is imported from installed distributions.
+        top_levels: those of distributions that are used.
         sources: by path; extension modules have none.
         edited: paths of loaded files that can no longer be read or parsed: what was loaded counts alone.
         wanted: module name to what it imports.
@@ -143,13 +137,11 @@ class ImportGraph:
             self._run()
 
     def add_extension(self, module: str, path: str) -> None:
-        """Counts a loaded extension module of the project by its bytes."""
         if path not in self.files.values():
             self._count(module, path)
 
     def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
-        """Counts what imports lead to, and returns the project's modules among it, transitively, but packages
-        on the way."""
+        """Counts what imports lead to, and returns the project's modules among it."""
         queue, found = [*self._follow(imports, module, is_of_package)], set()
         self._run()
         while queue:
@@ -169,7 +161,7 @@ class ImportGraph:
             count += 1
             name = f"{wanted}#{count}"  # another file of the same name counts already
         self.files[name] = self.modules[module] = path
-        if path.endswith(tuple(EXTENSION_SUFFIXES)):
+        if path.endswith(project.EXTENSIONS):
             return
         try:
             source = self.sources[path] = read_source(path, name)
@@ -288,8 +280,10 @@ def read_source(path: str, name: str) -> SourceFile:
         known, stamp = _read.get(path), stamp_of(os.stat(path))
         if known and known[0].stamp == stamp and not is_racy(stamp, known[1], racy_window_ns(stamp[0])):
             return known[0]
-        with open(path, "rb") as file:
-            found = SourceFile(path, stamp, file.read(), _code_of(path))
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a job has seen them when it loaded the file, and may raise them
+            code: Any = _Loader("source", path).get_code("source")
+            found = SourceFile(path, stamp, blake3(file.read()).hexdigest(), code)
         if stamp_of(os.stat(path)) != stamp:
             raise ValueError("it is being written")
     except (OSError, SyntaxError, ValueError, EOFError, RecursionError, MemoryError) as error:
@@ -309,11 +303,3 @@ class _Loader(SourceFileLoader):
 
     def set_data(self, path: Any, data: Any, *, _mode: int = 0) -> None:
         pass
-
-
-def _code_of(path: str) -> CodeType:
-    with warnings.catch_warnings():  # a job has seen them when it loaded the file, and may raise them
-        warnings.simplefilter("ignore")
-        code = _Loader("source", path).get_code("source")
-    assert code is not None, "only modules without source have none"
-    return code

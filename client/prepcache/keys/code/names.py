@@ -138,7 +138,6 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
 
 
 def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
-    """As `global_chains` of a variable around the code."""
     found: set[tuple[str, ...]] = {(used,) if used else () for used, _ in _uses(code, name)}
     return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}
 
@@ -195,8 +194,6 @@ class Alters:
             return True
         return not issubclass(kind, _FIXED) and (not issubclass(kind, _CONTAINERS) or name in self._written)
 
-
-# -- what most code does not ask for ---------------------------------------------------------------------
 
 _TOPICS = {
     "docs": {"__doc__", "getdoc"},
@@ -329,8 +326,7 @@ def is_dynamic(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=20_000)
 def module_look_ups(code: CodeType) -> tuple[bool, bool]:
-    """Whether code finds modules in `sys.modules`, and whether what it finds there, or by `__import__`, may
-    be any: a literal counts as an import, and the name of an own module leads to what is reached."""
+    """Whether code finds modules in `sys.modules`, and whether any: a literal counts as an import."""
     is_found = is_any = False
     tables = {"__import__", "modules"} if "sys" in all_names(code) else {"__import__"}
     for one in nested(code):
@@ -366,9 +362,6 @@ def files_named_in(text: str) -> Iterator[str]:
         is_path = not {"/", "."}.isdisjoint(piece) and len(piece) <= _LONGEST_PATH and "\n" not in piece
         if is_path and os.path.isfile(piece):
             yield piece
-
-
-# -- notes -------------------------------------------------------------------------------------------------
 
 
 def notes_on_ranks(walk: Dependencies) -> Iterable[str]:

@@ -25,13 +25,13 @@ from typing import Any
 
 import prepcache
 
-MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
+_MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
 SELF_MODULES = frozenset({"prepcache", "prepcached"})
 """prepcache's own modules count by their format versions, not by their bytes."""
-
 _SELF = os.path.dirname(os.path.realpath(str(prepcache.__file__))) + os.sep
+EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _STDLIB = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
-_SITE_NAMES = frozenset({"site-packages", "dist-packages"})
+SITE_NAMES = frozenset({"site-packages", "dist-packages"})
 
 
 class Place(Enum):
@@ -42,12 +42,8 @@ class Place(Enum):
 
 
 class Places:
-    """Tells where files belong. Lives for one fingerprint.
-
-    Args:
-        installed: folder on `sys.path` to the top-level modules that distributions installed there; others
-            there are the project's.
-    """
+    """Tells where files belong. Lives for one fingerprint. `installed`: folder on `sys.path` to the top-level
+    modules that distributions installed there; others there are the project's."""
 
     def __init__(self, installed: Mapping[str, Set[str]]) -> None:
         self._installed = [(os.path.realpath(folder) + os.sep, tops) for folder, tops in installed.items()]
@@ -73,7 +69,7 @@ class Places:
             return Place.SELF
         for top, tops in self._tops_of(real):
             return Place.SITE if top in tops else Place.PROJECT
-        if real.startswith(_STDLIB) and _SITE_NAMES.isdisjoint(Path(real).parts):
+        if real.startswith(_STDLIB) and SITE_NAMES.isdisjoint(Path(real).parts):
             return Place.STDLIB
         return Place.PROJECT
 
@@ -86,7 +82,7 @@ def root_of(path: str) -> str:
 
 
 def is_checkout(folder: str) -> bool:
-    return any(os.path.exists(os.path.join(folder, marker)) for marker in MARKERS)
+    return any(os.path.exists(os.path.join(folder, marker)) for marker in _MARKERS)
 
 
 def checkout_of(function: FunctionType) -> str | None:
@@ -119,13 +115,10 @@ def file_name(module: str, path: str) -> str:
 
 
 def working_folder() -> str | None:
-    """The working directory; None if it was removed."""
-    with suppress(OSError):
+    with suppress(OSError):  # it was removed
         return os.getcwd()
     return None
 
-
-# -- labels of what is loaded ----------------------------------------------------------------------------
 
 ENTRY_SCRIPT = ("__main__", "__mp_main__")
 """The entry script: in the job, and in the workers that `multiprocessing` spawns."""
@@ -171,7 +164,6 @@ def space_of(module: Any) -> dict[str, Any]:
 
 
 def loaded_from(path: str) -> list[Any]:
-    """The loaded modules that name a file as theirs."""
     here = working_folder() or ""
     files = ((one, space_of(one).get("__file__")) for one in list(sys.modules.values()))
     return [one for one, file in files if isinstance(file, str) and os.path.join(here, file) == path]
@@ -197,17 +189,6 @@ def file_of(module: str) -> tuple[str, str | None]:
     if file is None and (package := module.rpartition(".")[0]):
         return file_of(package)
     return module, file if isinstance(file, str) else None
-
-
-def _is_in_c(cls: type) -> bool:
-    kinds = (WrapperDescriptorType, MethodDescriptorType)
-    return any(isinstance(value, kinds) and value.__objclass__ is cls for value in vars(cls).values())
-
-
-def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
-    """Whether a class names a module that does not define it: `make_dataclass` says `types`."""
-    is_named = "<" in cls.__qualname__ or cls.__qualname__.split(".")[0] in space_of(module)
-    return not is_named and any(isinstance(value, FunctionType) for value in vars(cls).values())
 
 
 def unique(wanted: str, taken: Container[str], counts: dict[str, int]) -> str:
@@ -255,15 +236,20 @@ class Labels:
         return self._projects[cls]
 
     def _is_project(self, cls: type) -> bool:
-        name = class_module(cls)
+        name, held = class_module(cls), vars(cls).values()
         module, file = module_named(name), file_of(name)[1]
-        if file is not None and file.endswith(tuple(EXTENSION_SUFFIXES)):  # whose bytes count
+        if file is not None and file.endswith(EXTENSIONS):  # whose bytes count
             return False
-        if _is_in_c(cls) and not isinstance(space_of(module).get("__file__"), str):
+        space, kinds = space_of(module), (WrapperDescriptorType, MethodDescriptorType)
+        is_in_c = any(isinstance(value, kinds) and value.__objclass__ is cls for value in held)
+        if is_in_c and not isinstance(space.get("__file__"), str):
             return False
         if module is None:
             return name.partition(".")[0] not in {"", *sys.stdlib_module_names}
-        return self.place_of(space_of(module)) is Place.PROJECT or _is_made_elsewhere(cls, module)
+        is_named = "<" in cls.__qualname__ or cls.__qualname__.split(".")[0] in space
+        if not is_named and any(isinstance(value, FunctionType) for value in held):
+            return True  # it names a module that does not define it: `make_dataclass` says `types`
+        return self.place_of(space) is Place.PROJECT
 
     def is_library(self, function: FunctionType) -> bool:
         """The project's are those whose file or globals are. `functools.wraps` copies `__module__`."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 NONE = object()
 _SHORT, _BYTES = 1000, 20_000
 """Elements of a library's list, and bytes of all that it holds, that is still taken for a setting."""
-_NO_SETTINGS = ("sys.path", "sys.meta_path")
 
 
 def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: set[tuple[str, ...]]) -> None:
@@ -61,7 +60,6 @@ def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: s
 
 
 def count_builtins(walk: Dependencies, names: Iterable[str]) -> None:
-    """Counts what a job has put among the builtins under names."""
     for name in sorted(({*names} - {"print"}) & vars(builtins).keys()):  # which jobs silence on some ranks
         _library_attribute(walk, "builtins", vars(builtins), (name,))
 
@@ -188,9 +186,8 @@ def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str])
 
 
 def setting_of(label: str, value: Any) -> Any:
-    """What counts of a library's attribute: plain data, and the plain data in a dict, list or set of an own
-    class (matplotlib's `rcParams`)."""
-    if label in _NO_SETTINGS or isinstance(value, Counter | defaultdict):
+    """The plain data that a library's attribute is, or is a dict, list or set of (`rcParams`)."""
+    if label == "sys.path" or isinstance(value, Counter | defaultdict):
         return NONE
     if isinstance(value, dict) and type(value) is not dict and dict.__len__(value) <= _SHORT:
         # Read by the methods of the built-in types alone: theirs may warn, or load a backend.
@@ -210,11 +207,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in SCALARS
 
 
-# -- modules that functions import themselves --------------------------------------------------------------
-
-
 def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) -> None:
-    """Counts what code imports itself that stands in the module with these globals."""
     if not (imports := imports_in(code)):
         return
     module, is_of_package = walk.labels.of_module(space), "__path__" in space
@@ -265,8 +258,7 @@ def _count_late(walk: Dependencies, home: str, space: dict[str, Any], names: set
 
 
 def older_texts(walk: Dependencies, came: Iterable[str]) -> dict[str, str]:
-    """The modules, to their files, of labels that were not there where the recipe was made: what may have
-    been loaded here from another text than is there now."""
+    """The modules, to their files, of labels that came up, which may have been loaded from an older text."""
     modules = {module: walk.graph.modules.get(module, "") for module in with_packages(came)}
     sources = ((module, walk.graph.sources.get(path)) for module, path in modules.items())
     return {m: file_name(m, one.path) for m, one in sources if one and may_be_older(one.path, one.stamp)}

@@ -31,7 +31,7 @@ from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, length, text_bytes
 from prepcache.keys.encoding.objects import is_lock, kind_of, state_of
-from prepcache.keys.environment import check_machine_code
+from prepcache.keys.environment import check_rebuilt
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import looks_like_path, name_bytes
 
@@ -48,7 +48,6 @@ _WORDS = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_SECRET = re.compile(r"(?:^|_)(?:max|min|num|n|pad|unk|bos|eos|cls|sep|mask|special)_")
 _LOOKED_INTO, _READ_CHARS = 64, 1024
-"""Elements of a container that are searched for secrets, and characters of a text."""
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 _NAMED = re.compile(r"(?:^|[?&])-*([\w.-]+)=|^-+([\w.-]+)$")
 """Parameters of a URL, and options of a command line: `--hf-token`, `--hf-token=x`, `hub.token=x`."""
@@ -119,7 +118,7 @@ class ValueEncoder(Encoder):
         if os.path.isfile(text):
             with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
                 digest = self._walk.file_digest(text)
-            check_machine_code(text)
+            check_rebuilt(text)
         if is_text and not is_inside and not digest:
             return None
         return b"%d:%d:" % (is_inside, len(digest)) + digest + name_bytes(name)
@@ -233,7 +232,6 @@ class ValueEncoder(Encoder):
 
 
 def identity_of(value: Any) -> str:
-    """A name for an object that has no stable bytes, for as long as it lives."""
     refer, name = _identities.get(id(value), (None, ""))
     if refer is None or refer() is not value:
         name = f"?{secrets.token_hex(8)}"
@@ -253,13 +251,11 @@ def readable(value: Any, label: str | None = None) -> str:
 def _text(value: Any) -> str:
     cls = type(value)
     with contextlib.suppress(ValueError):  # an int may be too long for decimals
-        if cls in (dict, list, tuple):
+        if cls in (dict, list, tuple, set, frozenset):
             elements = itertools.chain(value, value.values() if cls is dict else ())
-            if len(value) <= _SHOWN_ELEMENTS and all(type(one) in SCALARS for one in elements):
-                return repr(value)
-            return f"{cls.__name__} of {len(value)}"
-        if cls in (set, frozenset):
-            return f"{cls.__name__} of {len(value)}"
+            is_short = len(value) <= _SHOWN_ELEMENTS and cls not in (set, frozenset)
+            is_shown = is_short and all(type(one) in SCALARS for one in elements)
+            return repr(value) if is_shown else f"{cls.__name__} of {len(value)}"
         if cls in SCALARS:
             return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
     if isinstance(value, FunctionType | type | BuiltinFunctionType | MethodType):
@@ -269,9 +265,6 @@ def _text(value: Any) -> str:
     if issubclass(cls, os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-# -- config ------------------------------------------------------------------------------------------------
 
 
 def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Value], str]:
@@ -311,9 +304,6 @@ def shown(label: str, value: Value) -> dict[str, str]:
     return {"digest": value.digest, "text": value.text}
 
 
-# -- secrets: parts say only that they are there, or a reader could try out guesses --------------------------
-
-
 @functools.lru_cache(maxsize=16384)
 def is_secret(name: str) -> bool:
     """Whether a config name looks like that of a secret; `max_token_length` and `pad_token` do not."""
@@ -322,8 +312,7 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(value: Any, depth: int = 4) -> bool:
-    """Whether something in a value has a secret's name (a key, attribute, option, parameter of a URL), or is
-    a URL with a password."""
+    """Whether something in a value has a secret's name, or is a URL with a password."""
     if isinstance(value, str | bytes):
         text = os.fsdecode(value[:_READ_CHARS])
         names = [name.replace(".", "_") for both in _NAMED.findall(text) for name in both]
