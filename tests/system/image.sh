@@ -36,15 +36,15 @@ start() { # DATA RUN: what is mounted
     for _ in $(seq 100); do podman healthcheck run $image-daemon > /dev/null 2>&1 && return; sleep 0.1; done
     false
 }
-inside() { # DATA RUN COUNT: a job in another container, as a user of its own
+inside() { # DATA RUN COUNT [SECONDS FOLDER]: a job in another container, as a user of its own
     podman run --rm "${limits[@]}" --no-healthcheck --user 20000:20000 --group-add 10001 --volume "$1:/var/cache/prepcache" --volume "$2:/run/prepcache" \
         --volume "$PWD/tests/system:/srv:ro" --volume "$box/out:/out" --env XDG_CACHE_HOME=/out/inside \
-        --entrypoint python3 $image /srv/job.py "/out/calls-$3" "$3" 2> "$box/said"
+        --entrypoint python3 $image /srv/job.py "/out/calls-$3" "${@:3}" 2> "$box/said"
 }
-outside() { # COUNT: a job without a container, as another user
+outside() { # COUNT [SECONDS FOLDER]: a job without a container, as another user
     setpriv --reuid 20001 --regid 10001 --clear-groups env XDG_CACHE_HOME="$box/out/outside" \
         PREPCACHE_DIR="$box/data" PREPCACHE_URL="unix://$box/run/prepcached.sock" \
-        "$box/venv/bin/python" "$box/job.py" "$box/out/calls-$1" "$1" 2> "$box/said"
+        "$box/venv/bin/python" "$box/job.py" "$box/out/calls-$1" "$@" 2> "$box/said"
 }
 
 # The job outside needs folders that it can reach; podman keeps its volumes where only root can.
@@ -63,6 +63,11 @@ inside "$box/data" "$box/run" 20 | grep --quiet "hit=20 computed=0"
 inside "$box/data" "$box/run" 21 | grep --quiet "hit=0 computed=21"
 outside 21 | grep --quiet "hit=21 computed=0"
 echo "a job outside and one in another container share: 20 of 20 and 21 of 21 items hit"
+mkdir "$box/out/files"
+for item in $(seq 0 21); do echo "$item" > "$box/out/files/$item"; done
+outside 22 0 "$box/out/files" | grep --quiet "hit=0 computed=22"
+inside "$box/data" "$box/run" 22 0 /out/files | grep --quiet "hit=22 computed=0"
+echo "files that lie at another path in the container, with root=: 22 of 22 items hit"
 podman rm --force --time 10 $image-daemon > /dev/null 2>&1
 
 start $image-data $image-run
