@@ -181,13 +181,14 @@ def ragged(i):
     return {"tokens": torch.arange(i % 5), "text": "word " * (i % 3), "image": IMAGES[i]}
 
 class Lazily(Dataset):
-    # Opens ours in the worker: the job has no such data set.
+    # Opens ours in the worker, in a loader of its own: the job has no such data set.
     def __len__(self):
         return COUNT
 
     def __getitems__(self, indices):
-        self.ds = opened()
-        return self.ds.__getitems__(indices)
+        self.ds = Subset(opened(transform=flipped), indices)
+        ((images, labels),) = DataLoader(self.ds, len(indices))
+        return [*zip(images.flip(1), labels)]
 
 def flipped(sample):
     return [sample[0].flip(0), sample[1]]

@@ -94,12 +94,13 @@ def as_asked(given: Any, source: Any, asked_by: FrameType | None) -> Any:
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
     info = get_worker_info() if asked_by.f_code is FETCHERS[0] else None
-    is_named = info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent
+    is_sent = info is not None and fetcher.dataset is info.dataset  # else of a loader within a worker
+    is_named = is_sent and source.is_known_to_parent
     is_taken = not TAKES_BATCHES.keys().isdisjoint((id(collate), id(type(collate))))
     if is_taken and not isinstance(given, list) and (info is None or is_named):
         given.source = source if is_named else None
         return given
-    is_lent = info is not None and is_taken and len(given) > 0 and _lends()
+    is_lent = is_sent and is_taken and len(given) > 0 and _lends()
     return Made(list(given)) if is_lent else list(given)
 
 
