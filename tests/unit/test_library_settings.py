@@ -1,5 +1,6 @@
 """Settings that a library keeps in objects of its own classes count by what they hold of plain data."""
 
+import importlib
 import random
 import re
 import textwrap
@@ -155,3 +156,27 @@ def test_numpys_generator_counts_alike_before_it_is_loaded(project, monkeypatch)
     for other in (numpy.random.normal, numpy.random.RandomState(1).rand):
         monkeypatch.setattr(numpy.random, "rand", other)
         assert recipe(function).digest != loaded
+
+
+SETTINGS = (
+    "1",
+    "-1.5",
+    "'a'",
+    "('a', 1)",
+    "['a']",
+    "{'a': [1]}",
+    "{'a'}",
+    "1\nother = lambda held: (held := 2)",
+)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_counts_alike_before_its_library_is_loaded(project, monkeypatch, setting):
+    project.install(monkeypatch, "library", f"held = {setting}\n")
+    project.write(prep="def f(x):\n    import library\n    return library.held\n")
+    function = project.load().f
+    before = recipe(function, code="function").digest
+    library = importlib.import_module("library")
+    assert recipe(function, code="function").digest == before
+    library.held = [library.held]  # type: ignore[attr-defined]
+    assert recipe(function, code="function").digest != before

@@ -136,6 +136,7 @@ OWN = {
     "its names": "def f(x): return x in sys.modules.keys(), K",
     "one taken out": "def f(x): return sys.modules.pop('stub', None), K",
     "one put in and taken out": "def f(x):\n    sys.modules['stub'] = x\n    del sys.modules['stub']\n    return K",
+    "what sys holds beside them, by another name": "import sys as _sys\ndef f(x): return _sys.byteorder, K",
     "a module that is named modules": "import modules\ndef f(x): return modules.K, K",
     "a method that is named modules": "def f(x): return sys.byteorder, [m for m in x.modules()], K",
 }

@@ -10,9 +10,9 @@ Invariants:
 
 from __future__ import annotations
 
+import ast
 import dis
 import functools
-import itertools
 import marshal
 import os
 import re
@@ -76,17 +76,22 @@ class SourceFile:
 
     @kept
     def literals(self) -> dict[str, Any]:
-        """The names that its text binds once, in a line that begins with them, to a constant."""
+        """The names that its text binds once, at the top level to a literal."""
         binds = ((one, op, arg) for one in self._codes for _, op, arg in instructions(one) if op in _BINDS)
         bound = Counter(one.co_names[arg] for one, _, arg in binds)
-        steps = [step for step in dis.get_instructions(self.code) if step.opname != "EXTENDED_ARG"]
-        return {
-            store.argval: load.argval
-            for load, store in itertools.pairwise(steps)
-            if load.opcode in (_LOAD_CONST, _LOAD_SMALL_INT) and store.opname == "STORE_NAME"
-            if bound[store.argval] == 1 and not store.is_jump_target  # `X = 1 if ... else 2`
-            if store.positions and not store.positions.col_offset
-        }
+        found: dict[str, Any] = {}
+        with suppress(OSError, SyntaxError), open(self.path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for node in ast.parse(file.read()).body:
+                target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
+                if (
+                    isinstance(node, ast.Assign | ast.AnnAssign)
+                    and isinstance(target, ast.Name)
+                    and node.value
+                ):
+                    with suppress(ValueError, TypeError, RecursionError):
+                        found[target.id] = ast.literal_eval(node.value)
+        return {name: literal for name, literal in found.items() if bound[name] == 1}
 
     def says(self, name: str, value: Any) -> bool:
         """Whether it binds a name to this literal; an instance of a subclass is none."""

@@ -263,11 +263,12 @@ class Questions:
             if "BaseSettings" in names:  # of fields, in the body of a class
                 self.texts.add(text.upper())
 
-    def note_global(self, label: str, value: Any) -> None:
+    def note_global(self, label: str, value: Any, chains: set[tuple[str, ...]]) -> None:
         """Notes a global that code reads: one may be `os.environ` or `sys` by another name."""
         if value is os.environ or value is os.environb or value is os.getenv or value is os.getenvb:
             self.topics.add("variables")
         is_renamed = value is sys and not label.endswith(".sys")
+        is_renamed &= any(chain[:1] in ((), ("modules",)) for chain in chains)
         if is_renamed or value is sys.modules or value is builtins.__import__:
             self.finder = self.finder or label
         if isinstance(value, str | bytes):

@@ -47,7 +47,7 @@ def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: s
         count_builtins(walk, [name])
         return
     value = space[name]
-    walk.asked.note_global(label, value)
+    walk.asked.note_global(label, value, chains)
     if isinstance(value, ModuleType):
         if walk.labels.place_of(vars(value)) is not Place.PROJECT:  # of which what is read counts
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
