@@ -71,6 +71,12 @@ def padded(fill: int) -> Any:
 
 def test_bytes_of_an_array_that_hold_no_value_do_not_count():
     assert encode(padded(0)) == encode(padded(255))
+    long = np.array([1, 2], np.longdouble) / 3
+    before = encode(long)
+    assert encode(np.nextafter(long, np.longdouble(1))) != before
+    if np.finfo(np.longdouble).nmant == 63:
+        long.view(np.uint8).reshape(-1, 16)[:, 10:] += 1
+    assert encode(long) == before
 
 
 def test_a_tensor_without_bytes_of_its_own_is_refused():

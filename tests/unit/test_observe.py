@@ -76,6 +76,7 @@ NOT_SEEN = {
     "made where nothing was": "tried((HERE / 'v.txt').read_text); (HERE / 'v.txt').write_text('1'); (HERE / 'v.txt').read_text()",
     "made only where it is not there": "open(HERE / 'v.txt', 'x').close(); tried(open, HERE / 'v.txt', 'x'); (HERE / 'v.txt').read_text()",
     "touched where nothing was": "p = f'{HERE}/mark'; Path(p).touch(); assert os.path.exists(p)",
+    "touched by a relative name": "h = os.getcwd(); os.chdir(HERE); Path('mark').touch(); assert os.path.exists('mark'); os.chdir(h)",
     "opened to be made": "p = f'{HERE}/mark'; os.close(os.open(p, os.O_CREAT | os.O_RDWR)); assert os.path.exists(p)",
     "a log": "open(HERE / 'log', 'a').close(); open(HERE / 'log', 'a').close()",
     "made under another name": "tried((HERE / 'v.txt').read_text); (HERE / 'n').write_text('1'); os.replace(HERE / 'n', HERE / 'v.txt'); (HERE / 'v.txt').read_text()",

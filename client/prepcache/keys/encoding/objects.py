@@ -257,8 +257,8 @@ def _elements(value: Any) -> Any:
     dtype = value.dtype
     if dtype.fields is not None:
         return [_elements(value[name]) for name in dtype.names]
-    if dtype.kind in "OTU":
-        return value.ravel().tolist()
+    if dtype.kind in "OTU" or dtype.char in "gG":  # long doubles have padding
+        return (value.astype(str) if dtype.kind in "fc" else value).ravel().tolist()
     return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
 
 
@@ -271,8 +271,8 @@ def _tensor(value: Any) -> Any:
     plain = value.detach()
     plain = plain if type(plain) is torch.Tensor else plain.as_subclass(torch.Tensor)
     said = f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
-    if plain.is_quantized:  # of others that have no bytes, torch says so
-        raise UnkeyableError("a quantised tensor has no comparable bytes")
+    if plain.is_nested or plain.is_quantized or plain.is_meta or plain.layout is not torch.strided:
+        raise UnkeyableError(f"this tensor has no comparable bytes: {said}")
     grad = value.grad if value.is_leaf else None
     if not plain.numel():
         return said, b"", grad

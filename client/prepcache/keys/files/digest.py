@@ -63,11 +63,7 @@ def stat_or_none(path: str | bytes) -> os.stat_result | None:
     """The stat of what a path leads to, None if to nothing. OSError: it cannot be told."""
     try:
         return os.stat(path)
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        ValueError,
-    ):  # at last, a NUL or what no file's name can hold
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a NUL, or what no name can hold
         return None
 
 

@@ -25,6 +25,7 @@ import contextvars
 import functools
 import linecache
 import os
+import pathlib
 import re
 import shutil
 import sys
@@ -64,6 +65,7 @@ _EVENTS = frozenset(
         "os.link", "os.symlink", "os.fork", "os.forkpty",
     }
 )  # fmt: skip
+_TOUCHES = pathlib.Path.touch.__code__
 _OPENS_SOURCE = tokenize.open.__code__.co_filename
 _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """In tracebacks and warnings; it has the one above open a file."""
@@ -271,7 +273,8 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                 kind = Kind.WRITTEN
             elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and not os.path.exists(path)):
                 kind = Kind.KEPT
-        if mode is None and path[:1] != "/":  # of `os.open`, whose `dir_fd=` is not told
+        # Of `os.open`, whose `dir_fd=` is not told.
+        if mode is None and path[:1] != "/" and sys._getframe(1).f_code is not _TOUCHES:
             if sys._getframe(1).f_code.co_filename != shutil.__file__:  # which lists what it removes
                 refuse("os.open is given a relative name")
             return
