@@ -186,12 +186,13 @@ class Lazily(Dataset):
         return COUNT
 
     def __getitems__(self, indices):
-        self.ds = Subset(opened(transform=flipped), indices)
+        self.ds = Subset(opened(transform=Flipped), indices)
         ((images, labels),) = DataLoader(self.ds, len(indices))
         return [*zip(images.flip(1), labels)]
 
-def flipped(sample):
-    return [sample[0].flip(0), sample[1]]
+class Flipped(list):
+    def __setitem__(self, at, value):  # by torch's collation
+        super().__setitem__(at, value.flip(1) if value.ndim == 3 else value)
 
 def twice(i):
     yield from (make(i), make(COUNT - 1 - i))
@@ -265,7 +266,7 @@ def main():
     assert is_by_index(made) and len(made) == 16 and same(made, list(DataLoader(twofold, 8)))
 
     # What cannot be named travels as bytes: a transform, a data set that the job does not have.
-    made = list(DataLoader(opened(transform=flipped), 8, num_workers=2))
+    made = [[*batch] for batch in DataLoader(opened(transform=Flipped), 8, num_workers=2)]
     assert same(made, [[images.flip(1), labels] for images, labels in whole])
     made = list(DataLoader(Lazily(), 8, num_workers=2))
     assert same(made, whole) and not is_by_index(made)

@@ -26,6 +26,7 @@ import ctypes
 import math
 import mmap
 import os
+from collections import abc
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal, cast
@@ -47,6 +48,7 @@ from prepcache.batching.table import (
     rounded,
 )
 from prepcache.forks import Living, note
+from prepcache.namedtuples import is_namedtuple
 
 TAKES_BATCHES: dict[int, Any] = {}
 """Functions that collate batches, and types of objects that do, by identity: what users pass may be equal to
@@ -100,8 +102,8 @@ def as_asked(given: Any, source: Any, asked_by: FrameType | None) -> Any:
     if is_taken and not isinstance(given, list) and (info is None or is_named):
         given.source = source if is_named else None
         return given
-    is_lent = is_sent and is_taken and len(given) > 0 and _lends()
-    return Made(list(given)) if is_lent else list(given)
+    samples = list(given)
+    return Made(samples) if is_sent and is_taken and samples and _lends(samples[0]) else samples
 
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -248,9 +250,17 @@ class Made:
         return Row()
 
 
-def _lends() -> bool:
-    """Whether this worker and its job may open each other's descriptors."""
-    return hasattr(os, "memfd_create") and os.access(f"/proc/{os.getppid()}/fd", os.R_OK)
+def _lends(sample: Any) -> bool:
+    """Whether this worker and its job may open each other's descriptors, and batches of such samples are no
+    containers with code of their own, which may look at what they are given."""
+    return hasattr(os, "memfd_create") and os.access(f"/proc/{os.getppid()}/fd", os.R_OK) and _is_bare(sample)
+
+
+def _is_bare(sample: Any) -> bool:
+    kind = type(sample)
+    if kind in (dict, list, tuple) or (is_namedtuple(kind) and kind.__base__ is tuple):
+        return all(map(_is_bare, sample.values() if kind is dict else sample))
+    return kind in (str, bytes) or not isinstance(sample, abc.Mapping | abc.Sequence)
 
 
 class _Block:
