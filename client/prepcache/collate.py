@@ -160,7 +160,7 @@ class _Collate:
     def _check(self, paths: Iterable[tuple[str, ...]]) -> None:
         there = [".".join(path) for path in paths]
         if unknown := set(self.axes or ()) - set(there):
-            raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {there} ('': the sample)")
+            raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {there}; '' is the sample")
 
     def _leaf(self, path: tuple[str, ...], rows: list[Any], count: int) -> Any:
         from torch.utils.data import default_collate

@@ -139,8 +139,8 @@ def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | Non
         signature = inspect.signature(function, follow_wrapped=False)
         signature.bind(None, **(config or {}))
     except TypeError as error:
-        name = code.__name__
-        raise TypeError(f"{name}{signature} cannot be called as {name}(item{given}): {error}") from None
+        called = f"{code.__name__}{signature} cannot be called as {code.__name__}(item{given})"
+        raise TypeError(f"{called}: {error}; config= gives the keyword arguments") from None
 
 
 def refuse_unordered(items: Any) -> None:

@@ -375,7 +375,7 @@ def _missing_items(catalogue: Catalogue, items: Sequence[Any], root: str | os.Pa
     first = [items[int(catalogue.distinct.first[i])] for i in missing[:NAMED_ITEMS].tolist()]
     names = [name for item in first if (name := _name_of(item, root))]
     more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
-    count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
+    count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data is"
     which = f": {', '.join(names)}{more}" if names else ""
     return f"{count} not cached{which}"
 

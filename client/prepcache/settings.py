@@ -48,7 +48,7 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> Address:
         """The address in `unix:///path` or `http://host:port`. Raises ConfigError."""
-        told = "PREPCACHE_URL is unix:///path/to/socket or http://host:port"
+        told = "PREPCACHE_URL must be unix:///path/to/socket or http://host:port"
         try:
             parts = urlsplit(url)
             path, port = parts.path, parts.port

@@ -104,7 +104,7 @@ app.command()(serve)
 
 @app.command()
 def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
-    """Stop the daemon that listens on the socket, and wait until it has ended.
+    """Stop the daemon, and wait until it has ended.
 
     Without settings, the daemon at $PREPCACHE_URL, or else your own.
 

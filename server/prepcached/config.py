@@ -260,7 +260,8 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as exc:
-        raise ConfigError(f"{path}: cannot be read ({exc.strerror}): give --config a readable file") from None
+        mend = "name a readable file in --config or PREPCACHED_CONFIG"
+        raise ConfigError(f"{path}: cannot be read ({exc.strerror}): {mend}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: is not TOML: {exc}") from None
 

@@ -267,9 +267,9 @@ def test_tier_pull_and_gc(run, tmp_path, monkeypatch):
         os.utime(stray, (0, 0))
         assert run("tier", "gc").out.splitlines() == [
             f"cas/v1/{kept.name[:2]}/{stray.name}",
-            "found 1 artifact that no manifest names",
+            "found 1 artifact that no recipe uses",
         ]
-        assert run("tier", "gc", "--yes").out.endswith("deleted 1 artifact that no manifest names\n")
+        assert run("tier", "gc", "--yes").out.endswith("deleted 1 artifact that no recipe uses\n")
         assert kept.exists() and not stray.exists()
 
 

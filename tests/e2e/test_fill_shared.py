@@ -106,7 +106,7 @@ def test_a_job_says_that_it_takes_over_what_another_leased(jobs):
     assert serving.wait_until((jobs.box.folder / "waited").exists)
     dying.go()
     said = job.process.communicate(timeout=240)[1]
-    assert ") has leased items and not stored them: this job takes them over" in said
+    assert ") began items and did not store them: this job preprocesses them" in said
     assert jobs.calls() == Counter(range(40)) + Counter({0: 1})
 
 

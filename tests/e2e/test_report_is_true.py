@@ -84,7 +84,7 @@ def test_samples_that_a_stopped_daemon_did_not_take_are_said(jobs, lazy):
         told, said = jobs.said(script, PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock", BUDGET_S="1")
     assert (told["computed"], told["not_stored"], told["bytes"]) == (8, 8, 0)
     assert "the samples of 8 computed items are not stored: the daemon at" in told["why"][-1]
-    assert "8 samples that this job made could not be stored: the daemon is away" in said
+    assert "8 samples that this job made could not be stored: the daemon does not answer" in said
 
 
 FOUND = """

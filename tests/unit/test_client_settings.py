@@ -55,7 +55,7 @@ def test_a_url_names_a_socket_or_a_port(url, address):
     ],
 )
 def test_another_url_is_refused_with_the_two_forms(url):
-    with pytest.raises(ConfigError, match="PREPCACHE_URL is unix:///path/to/socket or http://host:port"):
+    with pytest.raises(ConfigError, match="PREPCACHE_URL must be unix:///path/to/socket or http://host:port"):
         Address.parse(url)
 
 

@@ -126,7 +126,7 @@ def test_packing_along_another_axis_than_the_first_is_refused():
 def test_an_unknown_leaf_is_refused_with_the_known_ones(take):
     with pytest.raises(KeyError, match=r"no leaf \['tokenz'\]; they have \['tokens', 'label'\]"):
         pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))
-    with pytest.raises(KeyError, match=r"no leaf \['sample'\]; they have \[''\] \('': the sample\)"):
+    with pytest.raises(KeyError, match=r"no leaf \['sample'\]; they have \[''\]; '' is the sample"):
         pad_collate(leaves={"sample": 1})(take([torch.ones(2, n) for n in LENGTHS]))
 
 

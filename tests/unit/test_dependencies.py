@@ -74,7 +74,7 @@ def test_a_frozen_module_of_the_project_counts(monkeypatch):
 def test_untracked_names_that_are_not_reached_are_noted(project):
     project.write(prep="def f(x): return x")
     assert project.recipe(untracked=("nothing",)).notes == (
-        "untracked='nothing' names nothing that the code reaches",
+        "untracked='nothing' names nothing that the code uses: correct or remove it",
     )
 
 

@@ -164,7 +164,7 @@ def test_a_function_that_may_keep_processes_is_not_stored(project, start):
     pytest.importorskip("torch")
     text = f"torch.multiprocessing.{start}(" + ("print)" if start == "spawn" else "target=print).start()")
     observed = Observed(project, f"import torch\ndef f(x):\n    if x == 1: {text}\n    return x")
-    for x, why in ((1, "it starts processes"), (2, "it may keep processes that")):
+    for x, why in ((1, "it starts processes"), (2, "it may use processes that")):
         observed(x)
         assert observed.failure.startswith(why)
 
@@ -182,7 +182,7 @@ def test_a_process_that_another_thread_has_started_may_be_used(project):
     with observed.observer.watching(), ThreadPoolExecutor(1) as pool:
         function(1)
         pool.submit(observed, 2).result()
-    assert observed.failure.startswith("it may keep processes that")
+    assert observed.failure.startswith("it may use processes that")
 
 
 def lines_of(*lines: str) -> str:

@@ -144,7 +144,7 @@ class Artifact:
         return sample
 
     def __reduce__(self) -> Any:
-        raise TypeError("a mapped artifact does not travel: send its path, and open it there")
+        raise TypeError("a mapped artifact cannot be pickled: send its path, and open it there")
 
 
 def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None) -> Artifact:

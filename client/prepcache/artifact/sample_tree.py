@@ -174,7 +174,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
         # A detached copy would come back from the cache where the function returns one with a graph.
         if value.requires_grad or not value.is_cpu or value.is_nested or str(value.layout) != "torch.strided":
             ways = "x.detach(), x.cpu() or x.to_dense()"
-            raise _Refused(f"a tensor must be dense, on the CPU and without a graph; return {ways}")
+            raise _Refused(f"a tensor must be dense, on the CPU and detached from autograd; return {ways}")
         leaf = _leaf("tensor", value.dtype, value.dim())
     elif issubclass(kind, np.number | np.bool_) and kind.__module__ == "numpy":
         leaf = _leaf("scalar", value.dtype, 0)

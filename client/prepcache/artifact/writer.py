@@ -131,7 +131,7 @@ class Writer:
                 tree_bytes += group.header_bytes
                 if group.number >= MAX_GROUPS or tree_bytes > MAX_HEADER_BYTES // 2:
                     raise SampleError(
-                        f"sample: too many different sample trees, or too large ones (after {group.number}); "
+                        f"sample: too many different structures ({group.number}), or too large ones; "
                         f"if keys differ from sample to sample, return them as values",
                         leaf="sample",
                     )

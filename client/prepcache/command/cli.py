@@ -31,7 +31,7 @@ from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.protocol import inspection, status_text
 from prepcache.protocol.inspection import SORTS
 from prepcache.protocol.units import parse_size, parse_span
-from prepcache.protocol.wire import Message
+from prepcache.protocol.wire import Message, hex64
 
 T = TypeVar("T")
 MOST_KEYS = 100  # that are counted of those that begin alike
@@ -89,9 +89,9 @@ ProducedBy = Annotated[
 ]
 Free = Annotated[
     str | None,
-    typer.Option("--free", metavar="SIZE", help="As 50GB: least recently used ones, not pinned or in use."),
+    typer.Option("--free", metavar="SIZE", help="Remove this much, as 50GB, least recently used first."),
 ]
-Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or their first digits.")]
+Keys = Annotated[list[str], typer.Argument(metavar="KEY", help="Keys, or their first digits.")]
 
 
 @app.command()
@@ -132,7 +132,7 @@ def list_entries(
     produced_by: ProducedBy = None,
     pinned: Annotated[bool, typer.Option("--pinned", help="Only pinned entries.")] = False,
     sort: Annotated[str, typer.Option(metavar="|".join(SORTS), help="Largest or latest first.")] = "used_at",
-    limit: Annotated[int, typer.Option(min=0, help="The most entries to list; 0 for all.")] = 100,
+    limit: Annotated[int, typer.Option(min=0, help="List at most so many; 0 for all.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List the entries. `prepcache show KEY` shows how an entry was made.
@@ -177,7 +177,7 @@ def show(
 def explain(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[KEY|RECIPE]", help="A key or a recipe's digest, or its first digits."),
+        typer.Argument(metavar="KEY|RECIPE", help="A key or a recipe's digest, or its first digits."),
     ] = None,
     name: Name = None,
     as_json: AsJson = False,
@@ -203,7 +203,7 @@ def explain(
 @app.command()
 def purge(
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys, or their first digits.")
+        list[str] | None, typer.Argument(metavar="KEY", help="Keys, or their first digits.")
     ] = None,
     name: Name = None,
     recipe: Recipe = None,
@@ -265,7 +265,7 @@ def unpin(keys: Keys, as_json: AsJson = False) -> None:
 
 @app.command()
 def verify(
-    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY...]", help="Default: all.")] = None,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every byte and compare it with the digest. Damaged entries are removed; then the exit code is 1.
@@ -302,7 +302,7 @@ def show_key(
 
 @tier.command("status")
 def tier_status(as_json: AsJson = False) -> None:
-    """Show the bucket, what was copied from and to it, and whether it answers.
+    """Show the bucket, what was copied, and whether it answers.
 
     Example: prepcache tier status
     """
@@ -313,7 +313,7 @@ def tier_status(as_json: AsJson = False) -> None:
 
 @tier.command()
 def push(as_json: AsJson = False) -> None:
-    """Copy the artifacts that the bucket lacks. Commits are copied automatically, unless that failed.
+    """Copy the artifacts that the bucket lacks. New ones are copied automatically, unless that failed.
 
     Example: prepcache tier push
     """
@@ -331,7 +331,7 @@ def pull(
 
     Example: prepcache tier pull 58ee19b45572...
     """
-    asked = inspection.TierPullRequest.from_json({"recipe": recipe})
+    asked = inspection.TierPullRequest.from_json({"recipe": hex64(recipe, "RECIPE")})
     with Client() as client:
         done = client.call(inspection.TierDone, "POST", "/v1/tier/pull", asked, limit_s=waits.VERIFY_S)
     failed = f"; {status_text.artifacts(done.failed)} could not be fetched, see the daemon's log"
@@ -345,7 +345,7 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Delete them.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List artifacts in the bucket that no manifest names and that are over a day old.
+    """List artifacts over a day old that no recipe in the bucket uses.
 
     With --yes, delete them.
 
@@ -356,7 +356,7 @@ def gc(
         done = client.call(inspection.TierDone, "POST", "/v1/tier/gc", asked, limit_s=waits.VERIFY_S)
     left = f", {done.artifacts - len(done.names)} not listed here" if done.artifacts > len(done.names) else ""
     found = f"{'deleted' if yes else 'found'} {status_text.artifacts(done.artifacts)}"
-    _told(done, as_json, *done.names, f"{found} that no manifest names{left}")
+    _told(done, as_json, *done.names, f"{found} that no recipe uses{left}")
 
 
 def _told(message: Message, as_json: bool, *lines: str) -> None:

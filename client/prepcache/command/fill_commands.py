@@ -156,5 +156,5 @@ def _shard(text: str) -> tuple[int, int]:
     """`2/8` as (2, 8)."""
     found = _SHARD.match(text)
     if found is None or not int(found[1]) < int(found[2]):
-        raise typer.BadParameter("I/N with I from 0 to N - 1, as 0/8", param_hint="--shard")
+        raise typer.BadParameter("must be I/N with I from 0 to N - 1, as 0/8", param_hint="--shard")
     return int(found[1]), int(found[2])

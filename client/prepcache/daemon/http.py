@@ -247,7 +247,7 @@ class Transport:
         url = self.address.url
         told = f"the daemon at {url}{self._who() if why == 'broken' else ''} cannot be reached"
         if why == "nonsense":
-            told = f"the server at {url} is not prepcached with protocol {wire.PROTOCOL}"
+            told = f"the server at {url} is not prepcached with protocol {wire.PROTOCOL} (see PREPCACHE_URL)"
         return DaemonUnreachable(f"{told}: {_printable(reason)}", url=url, why=why)
 
 

@@ -323,7 +323,7 @@ class Session:
         try:
             answer = self.run(self._call("POST", "/v1/sessions", wire.SessionAnswer, asked))
             if answer.protocol != wire.PROTOCOL:
-                told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
+                told = f"protocol {answer.protocol}, not {wire.PROTOCOL}: install one version for both"
                 raise self.give_up(f"the daemon's answer is invalid: {told}")
             override = self.client.settings.folder
             self._shared = transfer.SharedFolder.find(override, answer.root, answer.staging, answer.instance)

@@ -336,7 +336,7 @@ class Committer:
                     forsake(self._session, batch.leases)  # else it may wait for itself
             if isinstance(failed, StagedFileRefused):
                 raise failed
-            raise StoreError("leases keep lapsing before their samples are committed") from failed
+            raise StoreError("the daemon took this job's items back before they were stored") from failed
         except BaseException:
             forsake(self._session, [held for held in batch.leases if held not in before])
             raise
@@ -359,7 +359,7 @@ class Committer:
             )  # fmt: skip
             if answer.look_again is not None:
                 if (looks := looks + 1) > MAX_LOOKS:
-                    raise DaemonError("the daemon keeps announcing new artifacts")
+                    raise DaemonError("the daemon keeps announcing new samples, but never has them all")
                 continue
             if answer.is_declined:
                 raise Declined(answer.reason or "the cache has no room")
@@ -378,7 +378,7 @@ class Committer:
         if lost and (not is_worker or by.said.is_news("lost")):  # else those of each epoch would say it
             which = f"{count_text(lost, 'sample', 'samples')} that this job"
             told = f"{by.name}: {'samples that workers' if is_worker else which} made could not be stored"
-            log.warning("prepcache: %s: the daemon is away", told)
+            log.warning("prepcache: %s: the daemon does not answer", told)
 
     def _commit_rest(self, is_worker: bool) -> int:
         """Commits what waits, as long as it may take; how many samples are lost."""

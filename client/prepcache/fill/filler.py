@@ -236,7 +236,7 @@ class Fill:
         holders = self._share.holders
         self._progress.waiting(holders, self._share.open)
         if self._ask(partial(self._share.wait, WAIT_S)) and holders:
-            text = f"{holders[0].who} has leased items and not stored them: this job takes them over"
+            text = f"{holders[0].who} began items and did not store them: this job preprocesses them"
             self._by.say_of_it(text, "taken")
 
     def _ask(self, ask: Callable[[int], list[int]]) -> bool:

@@ -278,7 +278,7 @@ class Share:
             self._settle_found()
             self._looks = self._looks + 1 if self.open == before else 0
             if self._looks > MAX_LOOKS:
-                raise DaemonError("the daemon keeps announcing artifacts that do not exist")
+                raise DaemonError("the daemon keeps announcing samples that it does not have")
             return None
         self._looks = 0
         self.holders = tuple(answer.held)

@@ -279,7 +279,7 @@ class Forked(Workers):
         except ChildProcessError:  # the job ignores SIGCHLD, or reaped it
             how = "cause unknown"
         error = PreprocessError(
-            f"a preprocessing worker died ({how}): out of memory, or a crash in native code"
+            f"a preprocessing worker died ({how}): out of memory, or a native crash; try fewer workers"
         )
         at = int.from_bytes(worker.at[:_AT_BYTES], sys.byteorder)
         items = sorted((i for chunk in worker.chunks for i in chunk), key=lambda i: i != at)

@@ -197,7 +197,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
     graph, config, root = reach.graph, _copied(asked["config"]), reach.root
     read = {path: source.stamp for path, source in graph.sources.items()}
     unused = [one for one in asked["untracked"] if one not in reach.ignored]
-    notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
+    notes = [f"untracked={one!r} names nothing that the code uses: correct or remove it" for one in unused]
     notes += notes_on_ranks(reach)
     before = changed_states.get(state.digest, [])
     if not isinstance(before, dict):

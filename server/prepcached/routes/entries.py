@@ -114,7 +114,7 @@ def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
 
     def the_tier() -> Tier:
         if tier is None:
-            raise NotFound('this daemon has no tier: set one with --tier URL, or "[tier]" in its TOML file')
+            raise NotFound('this daemon has no bucket: run it with --tier URL, or "[tier]" in its TOML file')
         return tier
 
     @api.post("/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged))

@@ -22,7 +22,7 @@ from prepcached.store.store import Store
 NO_DIGEST = RecipeDigest("")  # of parts whose recipe the caller does not name
 SUMMARY_TEXT = 4000  # characters of a summary, less than a message's text may have
 WAS_THERE = "it was cached, but has been evicted, purged or found damaged"
-NOT_COMPARED = "others of this name are cached, but their parts are lost, or too large to be compared"
+NOT_COMPARED = "others of this name are cached, but what counted in them is lost, or too large to compare"
 
 
 def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
@@ -105,7 +105,7 @@ def _subject(
         digest = asked.recipe if missed is None else missed.recipe  # type: ignore[assignment]
     record = recipe_of(store, digest, caller)
     if record.parts is None:
-        raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)
+        raise NotFound(f"the record of what counts in recipe {digest} is lost", recipe=digest)
     return record
 
 

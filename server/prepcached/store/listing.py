@@ -291,7 +291,7 @@ def _starts_with(column: sa.Column[bytes], prefix: str, field: str) -> sa.Column
     """A range, which the column's index finds."""
     digits = prefix.lower()
     if not 4 <= len(digits) <= 64 or any(digit not in "0123456789abcdef" for digit in digits):
-        raise errors.BadRequest(f"{prefix[:80]!r} must be 4 to 64 hex digits", field=field)
+        raise errors.BadRequest(f"{prefix[:80]!r} must be 4 to 64 hex digits of a key or recipe", field=field)
     lowest, highest = (bytes.fromhex(digits.ljust(64, fill)) for fill in "0f")
     return column.between(lowest, highest)
 

@@ -165,7 +165,7 @@ class Root:
             os.close(fd)
             raise errors.RootInUse(
                 f"{self.layout.root} is in use by another prepcached (pid {pid}): give jobs its URL "
-                "(PREPCACHE_URL), stop it, or choose another root",
+                "(PREPCACHE_URL), stop it (`prepcached stop`), or choose another root (--root)",
                 root=self.layout.root,
                 pid=pid,
             ) from None

@@ -50,7 +50,7 @@ _UNSEEN = (
     "cv2.imread does). Their edits would not be noticed: pass their paths in the item, or change "
     "version= with them"
 )
-_KEEPS = "it may keep processes that a function of this process has started, and what they read is not seen"
+_KEEPS = "it may use processes that an earlier call has started, and what they read is not seen"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
 _TOP_LEVEL = "top level"
 """The kind of an entry that names a module of a distribution, which counts as a whole."""

@@ -307,7 +307,7 @@ def _note_event(event: str, args: tuple[Any, ...]) -> None:
     elif event in ("os.link", "os.symlink"):
         refuse("it makes links")
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename
-        refuse("it makes or renames something in a folder that is open")
+        refuse("it makes or renames files with dir_fd=")
     elif event == "os.mkdir":
         note(Kind.KEPT, os.fsdecode(first))
     else:
