@@ -129,7 +129,7 @@ def test_a_commit_that_failed_is_offered_again(client, monkeypatch, caplog, erro
 def test_a_lease_that_keeps_lapsing_is_given_up(client, monkeypatch):
     fail(monkeypatch, client, "commit", LeaseLapsed("it lapsed"), times=100)
     job = Job(client, range(10))
-    assert "keep lapsing" in str(job.ds.report().why) and job.values() == list(range(10))
+    assert "took this job" in str(job.ds.report().why) and job.values() == list(range(10))
 
 
 def test_a_daemon_that_always_says_look_again_is_given_up(client, monkeypatch):

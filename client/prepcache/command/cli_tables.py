@@ -227,7 +227,7 @@ def explanation(told: inspection.Explanation) -> None:
         )
     fields({name: value for name, value in rows.items() if value})
     rows_of_cues = [[one.name, one.state, "\n".join(one.lines)] for one in cues(told)]
-    show("", table(["CUE", "STATE", "WHAT"], rows_of_cues))
+    show("", table(["INPUT", "STATE", "WHAT"], rows_of_cues))
     show(*_and_more(told.more))
 
 

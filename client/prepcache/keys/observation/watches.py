@@ -48,7 +48,7 @@ class Kind:
     MODULE, MODULE_NAME = "module", "module name"
 
 
-FORKS = "it starts processes by fork or spawn, and what they read is not seen"
+FORKS = "it starts processes by fork or spawn, and what they read is not seen: use threads or num_workers="
 WAL = "-wal"
 """Behind the name of a SQLite database: its log."""
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -307,7 +307,7 @@ def _note_event(event: str, args: tuple[Any, ...]) -> None:
     elif event in ("os.link", "os.symlink"):
         refuse("it makes links")
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename
-        refuse("it makes or renames files with dir_fd=")
+        refuse("it makes or renames something with dir_fd=")
     elif event == "os.mkdir":
         note(Kind.KEPT, os.fsdecode(first))
     else:
