@@ -171,9 +171,9 @@ class Once:
 _UNKNOWN, _HIT, _WAITED = range(3)
 
 
-_COUNTED = np.dtype([("state", "u1"), ("made", "u1"), ("full", "u1"), ("cost_s", "f8")])
-"""Of each item: where it came from; 1: preprocessed by this job; 1: the cache has no room for what is not
-stored; what it cost where it was made on access."""
+_COUNTED = ("state", "u1"), ("made", "u1"), ("cost_s", "f8")
+"""Of each item: where it came from; 1: preprocessed by this job; what it cost where it was made on access.
+Items that were hits touch the memory of the first alone."""
 
 
 class Tally:
@@ -182,21 +182,26 @@ class Tally:
     def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
         self.why: list[str] = []
         self._catalogue = catalogue
-        self._items = Shared(np.zeros(len(distinct), _COUNTED))
+        kinds = [(name, dtype, (len(distinct),)) for name, dtype in _COUNTED]
+        self._shared = Shared(np.zeros(1, [*kinds, ("full", "u1")]))  # full: no room for what is not stored
         self._seconds = 0.0
         self._changed: set[int] = set()
 
+    @property
+    def _of(self) -> Any:
+        return self._shared.array[0]
+
     def note_hits(self) -> tuple[int, float]:
         hits = np.flatnonzero(self._catalogue.places.artifact != MISSING)
-        self._items.array["state"][hits] = _HIT
+        self._of["state"][hits] = _HIT
         return self._found(hits)
 
     def note_fill(self, computed: Any, waited: Any, seconds: float) -> tuple[int, float]:
-        self._items.array["made"][computed] = 1
-        self._items.array["state"][computed] = _UNKNOWN
+        self._of["made"][computed] = 1
+        self._of["state"][computed] = _UNKNOWN
         waited = np.array(waited, "i8")
-        waited = waited[self._items.array["made"][waited] == 0]  # else it was made on access meanwhile
-        self._items.array["state"][waited] = _WAITED
+        waited = waited[self._of["made"][waited] == 0]  # else it was made on access meanwhile
+        self._of["state"][waited] = _WAITED
         self._seconds += seconds
         return self._found(waited)
 
@@ -213,9 +218,9 @@ class Tally:
                 yield slot, min(1.0, float(counts[number]) / slot.artifact.items)
 
     def note_made(self, index: int, cost_s: float) -> None:
-        self._items.array["cost_s"][index] += cost_s
-        self._items.array["made"][index] = 1
-        self._items.array["state"][index] = _UNKNOWN
+        self._of["cost_s"][index] += cost_s
+        self._of["made"][index] = 1
+        self._of["state"][index] = _UNKNOWN
 
     def note_changed(self, index: int, names: list[str]) -> bool:
         if index in self._changed:
@@ -225,14 +230,14 @@ class Tally:
         return True
 
     def note_full(self) -> None:
-        self._items.array["full"][:] = 1
+        self._of["full"] = 1
 
     @property
     def not_stored(self) -> int:
-        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(self._items.array["made"]))))
+        return int(np.count_nonzero(~self._catalogue.is_shared(np.flatnonzero(self._of["made"]))))
 
     def made_since_opening(self) -> tuple[int, int, int]:
-        is_hit, is_made = self._items.array["state"] == _HIT, self._items.array["made"] == 1
+        is_hit, is_made = self._of["state"] == _HIT, self._of["made"] == 1
         is_others = (self._catalogue.places.artifact != MISSING) & ~is_made & ~is_hit
         return int(np.count_nonzero(is_hit)), int(np.count_nonzero(is_made)), int(np.count_nonzero(is_others))
 
@@ -246,7 +251,7 @@ class Tally:
         return self.nbytes / max(1, self._catalogue.kept)
 
     def report(self, why: tuple[str, ...]) -> Report:
-        of, inverse = self._items.array, self._catalogue.distinct.inverse
+        of, inverse = self._of, self._catalogue.distinct.inverse
         is_new = (of["made"] == 1) | (of["state"] == _WAITED)
         # Of equal items one was computed or waited for; the others found it there.
         again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
@@ -257,7 +262,7 @@ class Tally:
             hit=hit,
             computed=int(np.count_nonzero(of["made"])),
             waited=int(np.count_nonzero(of["state"] == _WAITED)),
-            declined=len(of) - self._catalogue.kept if of["full"].any() else 0,
+            declined=len(of["made"]) - self._catalogue.kept if of["full"] else 0,
             bytes=int(self.nbytes),
             seconds=self._seconds + float(of["cost_s"].sum()),
             seconds_saved=saved_s,
