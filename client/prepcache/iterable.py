@@ -242,7 +242,7 @@ def ranks_here(known: Split | None = None) -> Split:
         return Split()
     rank, ranks = (int(text) if text and text.isdecimal() else -1 for text in given)
     if not 0 <= rank < ranks:
-        raise ConfigError(f"RANK={given[0]!r} and WORLD_SIZE={given[1]!r} are not valid: unset them")
+        raise ConfigError(f"RANK={given[0]!r} and WORLD_SIZE={given[1]!r} are not valid: mend or unset them")
     return Split(rank, ranks)
 
 
@@ -307,7 +307,7 @@ class Source:
         elif not isinstance(items, Iterable) and callable(items):
             items = items()
             if not (isinstance(items, Iterable) or hasattr(items, "__getitem__")):
-                raise TypeError(f"items() returned a {type(items).__name__}, which is not iterable")
+                raise TypeError(f"items() must return an iterable, not {type(items).__name__}")
         return iter(items)
 
 

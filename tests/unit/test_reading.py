@@ -64,7 +64,7 @@ def test_shares_have_their_numbers_in_the_stream():
 
 
 def test_a_function_that_returns_no_items_is_refused():
-    with pytest.raises(TypeError, match=r"items\(\) returned a NoneType"):
+    with pytest.raises(TypeError, match=r"items\(\) must return an iterable, not NoneType"):
         Source(lambda: None).begin()  # type: ignore[arg-type, return-value]
 
 

@@ -204,7 +204,7 @@ class Transport:
         if status >= 400 and isinstance(body, dict) and isinstance(body.get("code"), str):
             raise _refusal(body)
         why = "broken" if status >= 500 else "nonsense"
-        raise self._error(why, f"status {status} without a problem document")
+        raise self._error(why, f"it answers status {status} in a form that is not prepcached's")
 
     def _pieces(self, response: httpcore.Response) -> Iterator[bytes]:
         if not {"content-length", "transfer-encoding"} & _headers(response).keys():

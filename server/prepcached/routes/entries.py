@@ -216,7 +216,7 @@ def _purged(asked: inspection.PurgeRequest) -> Filter:
     wanted = messages.taken_over(Filter, asked)
     is_narrowed = wanted != Filter() or asked.free_bytes is not None
     if not is_narrowed and not asked.all:
-        raise BadRequest('to purge everything, send {"all": true}', field="all")
+        raise BadRequest('to purge everything, send {"all": true} (in Python: everything=True)', field="all")
     if is_narrowed and asked.all:
         raise BadRequest("`all` and a filter exclude each other", field="all")
     if asked.keys is not None and asked.free_bytes is not None:
