@@ -158,16 +158,7 @@ def test_numpys_generator_counts_alike_before_it_is_loaded(project, monkeypatch)
         assert recipe(function).digest != loaded
 
 
-SETTINGS = (
-    "1",
-    "-1.5",
-    "'a'",
-    "('a', 1)",
-    "['a']",
-    "{'a': [1]}",
-    "{'a'}",
-    "1\nother = lambda held: (held := 2)",
-)
+SETTINGS = ("-1.5", "('a', 1)", "['a']", "{'a': [1]}", "{'a'}", "1\nother = lambda held: (held := 2)")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -180,3 +171,12 @@ def test_a_setting_counts_alike_before_its_library_is_loaded(project, monkeypatc
     assert recipe(function, code="function").digest == before
     library.held = [library.held]  # type: ignore[attr-defined]
     assert recipe(function, code="function").digest != before
+
+
+def test_an_object_in_place_of_a_librarys_module_is_its_own(project, monkeypatch):
+    """As `torch.backends.cudnn`: of classes of the project the code would count."""
+    made = "import sys, types\nclass Props(types.ModuleType):\n    def __getattr__(self, name): return name\n"
+    put = "Props.__module__ = 'library.p'\nprops = sys.modules['library.p'] = Props('library.p')\n"
+    project.install(monkeypatch, "library", made + put)
+    project.write(prep="from library import props\ndef f(x): return props.size\n")
+    assert [*recipe(project.load().f).parts["code"]["definitions"]] == ["prep.f"]

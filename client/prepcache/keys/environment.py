@@ -33,7 +33,6 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import SourceFile, read_source
-from prepcache.keys.code.names import SCALARS
 from prepcache.keys.code.project import SELF_MODULES, SITE_NAMES, loaded_from, space_of
 from prepcache.keys.files.stat_cache import Stamp, path_stamp
 from prepcache.protocol.places import cache_folder
@@ -338,8 +337,8 @@ def _is_as_written(module: ModuleType, source: SourceFile) -> bool:
             code = inner.__code__ if isinstance(inner, FunctionType) else None
             if code is not None and code.co_filename == source.path and not source.makes(code):
                 return False
-        literal = source.literals.get(name)
-        if literal is not None and isinstance(literal, SCALARS) and not source.says(name, value):
+        is_fixed = isinstance(source.literals.get(name), int | float | complex | str | bytes)
+        if is_fixed and not source.says(name, value):
             return False
     return True
 

@@ -77,8 +77,7 @@ class SourceFile:
     @kept
     def literals(self) -> dict[str, Any]:
         """The names that its text binds once, at the top level to a literal."""
-        binds = ((one, op, arg) for one in self._codes for _, op, arg in instructions(one) if op in _BINDS)
-        bound = Counter(one.co_names[arg] for one, _, arg in binds)
+        bound = Counter(c.co_names[n] for c in self._codes for _, op, n in instructions(c) if op in _BINDS)
         found: dict[str, Any] = {}
         with suppress(OSError, SyntaxError), open(self.path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")

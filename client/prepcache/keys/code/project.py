@@ -247,9 +247,9 @@ class Labels:
         if module is None:
             return name.partition(".")[0] not in {"", *sys.stdlib_module_names}
         is_named = "<" in cls.__qualname__ or cls.__qualname__.split(".")[0] in space
-        if not is_named and any(isinstance(value, FunctionType) for value in held):
-            return True  # it names a module that does not define it: `make_dataclass` says `types`
-        return self.place_of(space) is Place.PROJECT
+        files = {one.__code__.co_filename for one in held if isinstance(one, FunctionType)}
+        is_made = bool(files) and space.get("__file__") not in files and not is_named  # as by make_dataclass
+        return is_made or self.place_of(space) is Place.PROJECT
 
     def is_library(self, function: FunctionType) -> bool:
         """The project's are those whose file or globals are. `functools.wraps` copies `__module__`."""
@@ -269,4 +269,6 @@ class Labels:
         if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
             return Place.STDLIB
         folders = folders_of(space)
+        if not folders and "." in name:  # as `torch.backends.cudnn`, an object in the place of its module
+            folders = [str(space_of(sys.modules.get(name.partition(".")[0])).get("__file__", ""))]
         return self._places.of(folders[0]) if folders else Place.PROJECT
