@@ -15,7 +15,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def no_kept_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that forks keeps samples of this process from being stored for no longer than its test."""
-    monkeypatch.setattr(STATE, "has_children", False)
+    monkeypatch.setattr(STATE, "parents", set())
 
 
 @pytest.fixture

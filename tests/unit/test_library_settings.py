@@ -1,6 +1,7 @@
 """Settings that a library keeps in objects of its own classes count by what they hold of plain data."""
 
 import importlib
+import math
 import random
 import re
 import textwrap
@@ -128,6 +129,15 @@ def test_what_a_job_puts_in_the_place_of_a_draw_counts(put, monkeypatch):
 @pytest.mark.usefixtures("library")
 def test_what_is_no_setting_or_not_read_does_not_count(project, name):
     assert not change_of(project, *OTHERS[name])
+
+
+@pytest.mark.usefixtures("library")
+def test_a_function_in_c_counts_that_a_job_puts_there(project):
+    project.write(prep="import library\ndef f(x):\n    import library\n    return library.wrap(x)\n")
+    module = project.load()
+    before = recipe(module.f, code="function").digest
+    module.library.wrap = math.sqrt
+    assert recipe(module.f, code="function").digest != before
 
 
 @pytest.mark.usefixtures("library")

@@ -11,6 +11,7 @@ import pytest
 from prepcache.fill.call import Job
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, FOLDER
 from prepcache.keys.observation.observer import Observer
+from prepcache.keys.recipes import recipe
 from support.observing import IN_C, Observed, Watched, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -167,6 +168,9 @@ def test_a_function_that_may_keep_processes_is_not_stored(project, start):
     for x, why in ((1, "it starts processes"), (2, "it may use processes that")):
         observed(x)
         assert observed.failure.startswith(why)
+    with Observer(recipe(lines_of, code="function")).watching() as watch:
+        lines_of()  # of another file
+    assert watch.failure == ""
 
 
 def test_items_after_one_that_starts_a_process_are_not_stored(project):

@@ -163,6 +163,19 @@ def test_older_records_go_beyond_the_bound(tmp_path, monkeypatch):
     assert 10 <= len(kept) <= 40
 
 
+def test_what_a_killed_writer_left_is_swept(tmp_path):
+    clock = Clock()
+    memo = make(tmp_path, clock)
+    fill(memo, [1])
+    memo.flush()
+    left = tmp_path / "memo" / ".0-1-0.seg.tmp"
+    left.write_bytes(b"half")
+    os.utime(left, ns=(NOW_NS - 2 * DAY_NS, NOW_NS - 2 * DAY_NS))
+    fill(memo, [2])
+    memo.flush()
+    assert not left.exists()
+
+
 def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path):
     script = (
         "import sys; from prepcache.keys.files.stat_cache import StatCache\n"

@@ -192,6 +192,11 @@ def event(is_set: bool) -> Any:
     return made
 
 
+def weak_set(count: int) -> Any:
+    elements = kept([Plain(n=n) for n in range(count)])
+    return weakref.WeakSet(reversed(elements) if len(KEPT) % 2 else elements)
+
+
 class Seeded(random.Random):
     """Has an attribute of the name of a method of torch's."""
 
@@ -228,6 +233,7 @@ STATES: dict[str, Callable[[int], Any]] = {
     "what a logger's messages get": lambda n: logging.LoggerAdapter(logging.getLogger("a"), {"n": n}),
     "what a weak reference refers to": lambda n: weakref.ref(kept(Plain(n=n))),
     "whether a weak reference is gone": lambda n: weakref.ref(kept(Plain()) if n else Plain()),
+    "the elements of a weak set": lambda n: weak_set(8 + n),
     "whether an event is set": lambda n: event(bool(n)),
     "an attribute of a hashed object": hashed,
     "the seed that a generator keeps": Seeded,

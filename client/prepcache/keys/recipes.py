@@ -205,24 +205,16 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
             raise error
         notes += [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in before]
     made = Recipe(
-        digest=state.digest,
-        parts=parts,
-        name=parts["name"],
-        config=canonical_order(config),
-        preprocess=preprocess,
+        state.digest, parts, parts["name"], canonical_order(config), preprocess,
         reached={p: read.get(p) or path_stamp(p) for p in (*graph.files.values(), *reach.sources)},
         partly=frozenset(reach.sources) - {*graph.files.values()},
-        root=root,
-        asks_cwd="cwd" in reach.asked.topics,
+        root=root, asks_cwd="cwd" in reach.asked.topics, notes=tuple(notes), classes=classes, state=state,
         literal_paths=frozenset(t for t in reach.asked.literals if root and t.startswith(root + os.sep)),
         named_files=frozenset(path for text in reach.asked.texts for path in files_named_in(text)),
-        notes=tuple(notes),
         asked={**asked, "config": config},
-        classes=classes,
         leaves_out=bool(reach.ignored) or reach.leaves_out or asked["code"] is None,
-        state=state,
         generators=tuple(reach.generators.values()),
-    )
+    )  # fmt: skip
     return replace(made, **before) if isinstance(before, dict) else made
 
 
@@ -291,14 +283,12 @@ def _walk(
     trust, stat_cache, places = asked["trust"], user_stat_cache(), Places(installed.installed)
     function = _function_of(preprocess)
     reach = Dependencies(
-        ImportGraph(places),
-        places,
-        asked["untracked"],
-        None if function is None else checkout_of(function),
-        lambda path: digest_file(path, stat_cache, trust).digest,
-        path_hook(stat_cache, trust),
+        ImportGraph(places), places, asked["untracked"],
+        root=None if function is None else checkout_of(function),
+        file_digest=lambda path: digest_file(path, stat_cache, trust).digest,
+        on_path=path_hook(stat_cache, trust),
         counts_code=asked["code"] is not None,
-    )
+    )  # fmt: skip
     if reach.counts_code:
         reach.count_value("preprocess", preprocess, reach)
         reach.run()

@@ -75,16 +75,9 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int, int]]:
 def _shape(code: CodeType) -> tuple[Any, ...]:
     steps, handlers = _steps(code)
     variables = (code.co_varnames, code.co_freevars, code.co_cellvars)
-    return (
-        steps,
-        handlers,
-        *(tuple(without_address(name, code) for name in names) for names in variables),
-        code.co_argcount,
-        code.co_posonlyargcount,
-        code.co_kwonlyargcount,
-        code.co_flags & ~_HAS_DOCSTRING,
-        code.co_name,
-    )
+    named = (tuple(without_address(name, code) for name in names) for names in variables)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+    return (steps, handlers, *named, *counts, code.co_flags & ~_HAS_DOCSTRING, code.co_name)
 
 
 def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:

@@ -201,17 +201,13 @@ _TOPICS = {
     "modules": {"getmodule", "__globals__", "f_globals"},
     "subclasses": {"__subclasses__"},
     # What a started process reads: `subprocess.run("ls $DATA_ROOT", shell=True)`.
-    "variables": {
-        "environ", "environb", "getenv", "getenvb", "BaseSettings", "expandvars",
-        "subprocess", "Popen", "popen", "system",
-    },
+    "variables": {"environ", "environb", "getenv", "getenvb", "BaseSettings", "expandvars",
+                  "subprocess", "Popen", "popen", "system"},
     # What takes the command line where it is given none: argparse's, transformers', omegaconf's.
-    "arguments": {
-        "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
-        "parse_args_into_dataclasses", "from_cli", "docopt", "argv",
-    },
+    "arguments": {"parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
+                  "parse_args_into_dataclasses", "from_cli", "docopt", "argv"},
     "cwd": {"cwd", "getcwd", "getcwdb", "absolute", "abspath", "realpath", "resolve"},
-    "home": {"expanduser", "home"},
+    "home": {"expanduser"},
     "frames": FRAME_READERS,
 }  # fmt: skip
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
@@ -284,6 +280,8 @@ class Questions:
             # `Path(__file__).resolve()` leads to the same place from everywhere.
             if not askers.isdisjoint(names) and not (topic == "cwd" and "__file__" in names):
                 self.topics.add(topic)
+        if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
+            self.topics.add("home")
 
     def variables(self) -> list[str]:
         """The environment variables that are set and whose names stand in the code or in a value; where code

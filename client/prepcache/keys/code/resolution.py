@@ -125,7 +125,7 @@ def _library_attribute(
             walk.count_value(label, setting, space)
     elif isinstance(value, type):
         _library_attribute(walk, label, vars(value), chain[1:], is_late=is_late)
-    elif isinstance(value, FunctionType | BuiltinFunctionType) and not is_late:
+    elif isinstance(value, FunctionType | BuiltinFunctionType) and not (is_late and _is_usual(label, value)):
         module, name = str(value.__module__), value.__qualname__
         if isinstance(value, FunctionType):  # of which `functools.wraps` sets both
             module, name = str(value.__globals__.get("__name__")), value.__code__.co_qualname
@@ -133,6 +133,15 @@ def _library_attribute(
             text = f"{module}.{name}"
             walk.values[label] = Value(blake3(text.encode()).hexdigest(), text)
             walk.refer_library(module)
+
+
+def _is_usual(label: str, value: Any) -> bool:
+    """Whether a library may have taken a function itself: in Python, of its own in C, or as `os.open`."""
+    if isinstance(value, FunctionType) or value.__module__ is None:
+        return True
+    home, other = (name.partition(".")[0].strip("_") for name in (label, value.__module__))
+    is_alias = value.__module__ in sys.stdlib_module_names and label.endswith(f".{value.__name__}")
+    return is_alias or other == home
 
 
 def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any, is_late: bool) -> bool:

@@ -160,23 +160,16 @@ def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
 
 WRITERS: dict[type, Writer] = {
     **dict.fromkeys(SIMPLE, lambda _, value, put: put(SIMPLE[type(value)](value))),
+    **dict.fromkeys((list, tuple), _sequence),
+    **dict.fromkeys((dict, OrderedDict), _dict),
+    **dict.fromkeys((set, frozenset), _set),
+    **dict.fromkeys((pathlib.PosixPath, pathlib.PurePosixPath), _path),
+    **dict.fromkeys((type, types.FunctionType, types.BuiltinFunctionType), Encoder.put_code),
+    **dict.fromkeys((types.MethodType, types.ModuleType), Encoder.put_code),
     str: _str,
-    list: _sequence,
-    tuple: _sequence,
-    dict: _dict,
-    OrderedDict: _dict,
-    set: _set,
-    frozenset: _set,
+    memoryview: _raw_buffer,
     Plain: _plain,
     Tree: _tree,
-    memoryview: _raw_buffer,
-    types.FunctionType: Encoder.put_code,
-    types.BuiltinFunctionType: Encoder.put_code,
-    types.MethodType: Encoder.put_code,
-    types.ModuleType: Encoder.put_code,
-    type: Encoder.put_code,
-    pathlib.PosixPath: _path,
-    pathlib.PurePosixPath: _path,
 }
 
 

@@ -356,6 +356,7 @@ def _transform(value: Any) -> dict[str, Any]:
 
 
 KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("_weakrefset", "WeakSet"): lambda v: {"set": set(v)} if type(v) is weakref.WeakSet else NotImplemented,
     ("typing", "ForwardRef"): lambda value: value.__forward_arg__,  # not what somebody has evaluated it to
     ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
     ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample

@@ -68,6 +68,7 @@ MAX_RECORDS = 4_000_000
 """In a segment: about 350 MB of disk. Beyond it any go that are older than the last."""
 MOST_SEGMENTS = 8
 MAX_PENDING = 65_536
+_LEFT_OVER_S = 86_400
 _READ_WHOLE = 8
 """A segment of up to so many records for each that is wanted is read whole."""
 _MAGIC = b"prepcache stat 4"
@@ -336,6 +337,9 @@ class StatCache:
         self._pending.clear()
         for gone in merged:
             (self.folder / gone).unlink(missing_ok=True)
+        for path in self.folder.glob(".*.tmp"):  # of a killed writer
+            if self.clock() - path.stat().st_mtime_ns > _LEFT_OVER_S * 10**9:
+                path.unlink(missing_ok=True)
         self._load()
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.import_graph import ImportGraph, with_packages
 from prepcache.keys.code.project import Places, is_checkout, space_of, working_folder
 from prepcache.keys.environment import REPLACED, Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
@@ -40,6 +40,8 @@ FOLDER = "a folder"
 """Instead of a digest, of a folder that was asked for, whatever is in it."""
 CHANGED = "changed while it was in use"
 OUTPUT = "output"
+_TOO_FAR = f"..{os.sep}" * 3
+"""`images/train` has labels in `labels/train`, two steps up; what is further away moves on its own."""
 
 Stamp = tuple[int, ...]
 FOLDER_STAMP: Stamp = ()
@@ -103,8 +105,9 @@ class Roots:
                 return [f"{tag}:{os.path.relpath(path, root)}", *(within if self.is_cwd_asked else ())]
         names = [path, *within]
         for tag, root in (("items", self.items), ("project", None if self.is_checkout else self.project)):
-            if root is not None and os.path.commonpath((path, root)) != os.sep:
-                names.append(f"{tag}:{os.path.relpath(path, root)}")
+            beside = root if root and os.path.commonpath((path, root)) != os.sep else ""
+            if beside and not (name := os.path.relpath(path, beside)).startswith(_TOO_FAR):
+                names.append(f"{tag}:{name}")
         return names
 
     def path(self, name: str) -> str | None:
@@ -187,7 +190,7 @@ def _file_of(module: Any) -> str | None:
 
 def files_of_module(module: str) -> list[str]:
     """The files of a loaded module, of the packages it lies in, and of what is loaded of a package."""
-    names = _names_down_to(module)
+    names = with_packages([module])
     if hasattr(sys.modules.get(module), "__path__"):
         names += [name for name in list(sys.modules) if name.startswith(module + ".")]
     return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
@@ -195,15 +198,10 @@ def files_of_module(module: str) -> list[str]:
 
 def files_awaited(module: str) -> list[str]:
     """Where a module that is not loaded would be found; of several in a dotted name, the outermost."""
-    missing = next((name for name in _names_down_to(module) if sys.modules.get(name) is None), None)
+    missing = next((name for name in with_packages([module]) if sys.modules.get(name) is None), None)
     if missing is None:
         return []
     above, _, last = missing.rpartition(".")
     folders = getattr(sys.modules[above], "__path__", ()) if above else sys.path
     found = [os.path.join(os.path.abspath(folder), last) for folder in folders]
     return [one + ending for one in found for ending in (".py", f"{os.sep}__init__.py")]
-
-
-def _names_down_to(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -91,7 +91,8 @@ class Observer:
         self._told = (0, 0)
         self._inputs: dict[str, Input] = {}
         self._all_outputs: set[str | None] = set()
-        self._code = calls.JobCode(recipe.reached)
+        self._files = frozenset(recipe.reached)
+        self._code = calls.JobCode(self._files)
         self._programs: dict[str, None] = {}
         self._unseen = watches.UnseenReads()
         self._said: set[str] = set()
@@ -115,7 +116,7 @@ class Observer:
     def watching(
         self, item_paths: Iterable[str | os.PathLike[str]] = (), function: Any = None
     ) -> Iterator[Watch]:
-        watch = Watch(tuple(map(os.path.abspath, item_paths)))
+        watch = Watch(tuple(map(os.path.abspath, item_paths)), self._files)
         watches.install()
         try:
             with calls.heard(self._code, watch, function):
@@ -129,7 +130,7 @@ class Observer:
         finally:
             if STATE.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
-            if STATE.has_children:
+            if any(self._may_share(one) for one in list(STATE.parents)):
                 watch.failure = watch.failure or _KEEPS
             if watch.facts or watch.programs:
                 self._programs.update(dict.fromkeys(watch.programs))
@@ -183,11 +184,13 @@ class Observer:
             for path in entry.modules:
                 self._take_module(path)
             return True
-        mine, theirs = self._recipe, entry.by._recipe
-        if mine.digest == theirs.digest and mine.digest != mine.state.digest:
-            return True
-        known, others = mine.reached.keys(), theirs.reached.keys()  # none in a notebook
-        return mine.leaves_out and not (known and others and known.isdisjoint(others))
+        mine = self._recipe
+        has_own_state = entry.by._recipe.digest == mine.digest != mine.state.digest
+        return has_own_state or (mine.leaves_out and self._may_share(entry.by._files))
+
+    def _may_share(self, files: frozenset[str]) -> bool:
+        """Whether functions may share code, by its files; there are none in a notebook."""
+        return not (files and self._files and files.isdisjoint(self._files))
 
     def _names_of(self, seen: Input) -> list[str]:
         path = seen.path or ""

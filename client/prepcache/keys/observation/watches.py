@@ -25,9 +25,9 @@ import contextvars
 import functools
 import linecache
 import os
-import pathlib
 import re
 import shutil
+import stat
 import sys
 import threading
 import tokenize
@@ -65,7 +65,6 @@ _EVENTS = frozenset(
         "os.link", "os.symlink", "os.fork", "os.forkpty",
     }
 )  # fmt: skip
-_TOUCHES = pathlib.Path.touch.__code__
 _OPENS_SOURCE = tokenize.open.__code__.co_filename
 _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """In tracebacks and warnings; it has the one above open a file."""
@@ -123,6 +122,7 @@ class Watch:
 
     Args:
         items: the paths of the item, which count by its digest, also by where they link to.
+        code: the files of the function's code.
         facts: in their order, each once, by kind, path and folder.
         failure: why something may have been missed.
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
@@ -131,6 +131,7 @@ class Watch:
     """
 
     items: tuple[str, ...] = ()
+    code: frozenset[str] = frozenset()
     facts: dict[tuple[str, str, str | None], Fact] = field(default_factory=dict)
     failure: str = ""
     opened_bytes: int = 0
@@ -174,7 +175,8 @@ class _State:
         self.carried = contextvars.ContextVar("prepcache watches", default=none)
         self.running = none
         self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-        self.has_database = self.has_children = False
+        self.has_database = False
+        self.parents: set[frozenset[str]] = set()
         self.lock = threading.Lock()
 
 
@@ -208,7 +210,8 @@ def refuse(why: str) -> None:
     """Marks the watches that the present thread works for as incomplete."""
     for watch in present():
         watch.failure = watch.failure or why
-        STATE.has_children |= why is FORKS
+        if why is FORKS:
+            STATE.parents.add(watch.code)
 
 
 def note(kind: str, path: str, other: Any = None) -> None:
@@ -273,14 +276,22 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                 kind = Kind.WRITTEN
             elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and not os.path.exists(path)):
                 kind = Kind.KEPT
-        # Of `os.open`, whose `dir_fd=` is not told.
-        if mode is None and path[:1] != "/" and sys._getframe(1).f_code is not _TOUCHES:
+        if mode is None and path[:1] != "/" and _has_open_folder():
             if sys._getframe(1).f_code.co_filename != shutil.__file__:  # which lists what it removes
-                refuse("os.open is given a relative name")
+                refuse("os.open is given a relative name while a folder is open")
             return
         note(kind, path)
     except Exception as error:  # noqa: BLE001 - a hook that raises would break the user's call
         fail(error)
+
+
+def _has_open_folder() -> bool:
+    """Whether a name may be relative to a folder that is open (`dir_fd=` of `os.open`): no event tells."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile, as the one that listed them
+            if stat.S_ISDIR(os.fstat(int(name)).st_mode):
+                return True
+    return False
 
 
 def _note_event(event: str, args: tuple[Any, ...]) -> None:
