@@ -26,8 +26,10 @@ import ctypes
 import math
 import mmap
 import os
+import weakref
 from collections import abc
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Literal, cast
 
@@ -268,11 +270,9 @@ class _Block:
 
     def __init__(self, size_bytes: int) -> None:
         self.fd = os.memfd_create("prepcache batch")
+        weakref.finalize(self, os.close, self.fd).atexit = False
         os.truncate(self.fd, size_bytes)
         self.memory = np.asarray(Mapping(size_bytes, _READ_WRITE, mmap.MAP_SHARED, self.fd))
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
 
 _BLOCKS: list[_Block] = []
@@ -299,9 +299,7 @@ def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
 
 def lent(made: Any) -> Any:
     """What is sent of a leaf of a batch."""
-    if not isinstance(made, torch.Tensor) or not _is_plain(made):
-        return made
-    return _filled(tuple(made.shape), made.dtype, lambda out: out.copy_(made))
+    return _filled(tuple(made.shape), made.dtype, lambda out: out.copy_(made)) if _is_plain(made) else made
 
 
 def _is_plain(one: Any) -> bool:
@@ -309,16 +307,18 @@ def _is_plain(one: Any) -> bool:
     return is_plain and not (one.is_nested or one.requires_grad or one.is_quantized)
 
 
-def _filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> Sent:
+def _filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> Any:
     size_bytes = math.prod(shape) * dtype.itemsize
-    if size_bytes < SMALL_BYTES:
-        out = torch.empty(shape, dtype=dtype)
-        fill(out)
-        return Sent(_tensor, (out.reshape(-1).view(torch.uint8).numpy(), shape, dtype))
-    block = _block(_LEAD_BYTES + size_bytes)
-    fill(_tensor(block.memory[_LEAD_BYTES:][:size_bytes], shape, dtype))
-    block.memory[0] = _SENT
-    return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, dtype))
+    if size_bytes >= SMALL_BYTES:
+        with suppress(OSError):  # there is no descriptor left, or memfd_create is forbidden
+            block = _block(_LEAD_BYTES + size_bytes)
+            fill(_tensor(block.memory[_LEAD_BYTES:][:size_bytes], shape, dtype))
+            block.memory[0] = _SENT
+            return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, dtype))
+    out = torch.empty(shape, dtype=dtype)
+    fill(out)
+    of = out.reshape(-1).view(torch.uint8).numpy(), shape, dtype
+    return out if size_bytes >= SMALL_BYTES else Sent(_tensor, of)
 
 
 def _sending(function: Any) -> Any:
