@@ -207,8 +207,7 @@ class Coordinator:
         if staged.size_bytes > wire.MAX_STAGED_BYTES:
             raise LimitExceeded(f"{session.label}: commit at most {wire.MAX_STAGED_BYTES} bytes at once")
         known = self._commits.get(session.id, [])
-        done = (task for asked, task in known if asked == request and not (task.done() and task.exception()))
-        task = next(done, None)
+        task = next((task for asked, task in known if asked == request and not _has_failed(task)), None)
         if task is None:
             pairs = [(lease.id, lease.token) for lease in request.leases]
             try:
@@ -376,3 +375,7 @@ class Coordinator:
                 yield wire.Holder(session.label, items, done, total)
         if fetched:
             yield wire.Holder(TIER_NAME, fetched)
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

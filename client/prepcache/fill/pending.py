@@ -254,11 +254,11 @@ class Collected:
 
     def _roomier(self) -> str:
         """The folder of temporary files, or that of the daemon if that has more room."""
-        folders = [_folder()]
-        with suppress(PrepcacheError):
-            if (staging := self._task.by.artifacts.session.staging()) is not None:
-                folders.append(str(staging))
-        return max(folders, key=lambda folder: shutil.disk_usage(folder).free)
+        own = _folder()
+        with suppress(PrepcacheError, OSError):
+            staging = self._task.by.artifacts.session.staging() or own
+            return max(own, str(staging), key=lambda folder: shutil.disk_usage(folder).free)
+        return own
 
     def batch(self, observed: list[dict[str, Any]], session: Any = None) -> Batch:
         """What was collected, in a file: where `session` commits it from, if there is room."""

@@ -35,7 +35,8 @@ def router(daemon: Daemon) -> APIRouter:
     async def list_entries(request: Request) -> Response:
         """Entries that pass all filters given; one page of them."""
         asked = messages.query(request, inspection.EntryQuery)
-        wanted, seen = messages.taken_over(Filter, asked), messages.caller(request).confined_to
+        wanted = messages.taken_over(Filter, asked, keys=None)
+        seen = messages.caller(request).confined_to
         if seen is not None and wanted.owner not in (None, seen):
             return messages.answer(inspection.EntryPage((), None))
         wanted = wanted if seen is None else replace(wanted, owner=seen)

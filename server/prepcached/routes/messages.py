@@ -67,9 +67,10 @@ def session(request: Request, daemon: Daemon) -> Session:
     return daemon.session(session_id, token, caller(request).uid)
 
 
-def taken_over(cls: type[T], source: object) -> T:
-    """A record with the members of `source` of the same names, and None for those that it lacks."""
-    return cls(**{name: getattr(source, name, None) for name in inspect.signature(cls).parameters})
+def taken_over(cls: type[T], source: object, **others: Any) -> T:
+    """A record with the members of `source` of the same names; `others` take the place of some."""
+    names = inspect.signature(cls).parameters
+    return cls(**{name: getattr(source, name) for name in names if name not in others}, **others)
 
 
 async def read(request: Request, message: type[M], daemon: Daemon, limit: int = wire.MAX_BODY_BYTES) -> M:

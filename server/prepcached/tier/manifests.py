@@ -210,6 +210,9 @@ class Manifests:
                     for row in (row for part in read for row in part or ()):
                         left_bytes -= 400 + len(row.items) + 200 * len(row.observed)  # in memory
                     if left_bytes < 0:
+                        LOG.warning(
+                            "the manifest of recipe %s is too large: the rest is not read", recipe[:12]
+                        )
                         break
                 break
             except Absent:  # compacted away since it was listed
