@@ -164,18 +164,10 @@ def test_a_reload_changes_token_people_limits_and_log_level(tmp_path, port, monk
     admin, friend, other = (os.geteuid() + n for n in (1, 2, 3))
     given = {"host": "127.0.0.1", "port": port, "isolation": "user"}
     reloaded = {
-        **given,
-        "root": tmp_path / "root",
-        "uds": tmp_path / "s.sock",
-        "min_free": "2MiB",
-        "max_bytes": "1GiB",
-        "token": "another-token-altogether",
-        "log_level": "error",
-        "admins": [admin],
-        "trusted": [friend],
-        "user_quota": "3MiB",
-        "quotas": {str(other): "4MiB"},
-    }
+        **given, "root": tmp_path / "root", "uds": tmp_path / "s.sock", "min_free": "2MiB",
+        "max_bytes": "1GiB", "token": "another-token-altogether", "log_level": "error", "admins": [admin],
+        "trusted": [friend], "user_quota": "3MiB", "quotas": {str(other): "4MiB"},
+    }  # fmt: skip
     new = Settings.model_validate(reloaded)
     with serving(tmp_path, token=TOKEN, **given) as served:
         monkeypatch.setattr(served.server, "load", lambda: new)

@@ -83,18 +83,10 @@ def _headed(text: bytes) -> bytes:
 
 
 FOREIGN = [
-    b"",
-    b"\0" * 9000,
-    b"\xff" * 9000,
-    b"PK\3\4" * 3000,
-    b"{}" * 5000,
-    (2**63).to_bytes(8, "little") + b" " * 5000,
-    _headed(b""),
-    _headed(b"{}"),
-    _headed(b"[]"),
-    _headed(b'{"__metadata__":[]}'),
-    _headed(b'{"__metadata__":{"format":"prepcache artifact"}}'),
-]
+    b"", b"\0" * 9000, b"\xff" * 9000, b"PK\3\4" * 3000, b"{}" * 5000,
+    (2**63).to_bytes(8, "little") + b" " * 5000, _headed(b""), _headed(b"{}"), _headed(b"[]"),
+    _headed(b'{"__metadata__":[]}'), _headed(b'{"__metadata__":{"format":"prepcache artifact"}}'),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("raw", FOREIGN, ids=range(len(FOREIGN)))

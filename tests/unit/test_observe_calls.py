@@ -136,42 +136,15 @@ def test_a_file_whose_path_goes_to_a_library_counts(project, library, path):
 
 
 OPENS = [
-    "x.read",
-    "x.libc.open",
-    "x.Reader",
-    "x.ReaderByNew",
-    "x.ReaderByMeta",
-    "x.Unnamed",
-    "x.Record",
-    "x.Methods.of_class",
-    "x.Methods().read",
-    "x.Methods()",
-    "type('Of', (x.Reader,), {})",
-    "x.wrapped",
-    "x.partial",
-    "x.context",
-    "x.wraps(own)",
-    "x.wraps(os.path.basename)",
-    "safetensors.safe_open",
+    "x.read", "x.libc.open", "x.Reader", "x.ReaderByNew", "x.ReaderByMeta", "x.Unnamed", "x.Record",
+    "x.Methods.of_class", "x.Methods().read", "x.Methods()", "type('Of', (x.Reader,), {})", "x.wrapped",
+    "x.partial", "x.context", "x.wraps(own)", "x.wraps(os.path.basename)", "safetensors.safe_open",
     "ctypes.CDLL",
-]
+]  # fmt: skip
 OPENS_NOTHING = [
-    "len",
-    "str",
-    "os.path.basename",
-    "'path'.endswith",
-    "re.match",
-    "Path",
-    "logging.getLogger().debug",
-    "own",
-    "Own",
-    "Own('path')",
-    "lambda it: it",
-    "Nothing",
-    "Record",
-    "ValueError",
-    "own_context",
-]
+    "len", "str", "os.path.basename", "'path'.endswith", "re.match", "Path", "logging.getLogger().debug",
+    "own", "Own", "Own('path')", "lambda it: it", "Nothing", "Record", "ValueError", "own_context",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
