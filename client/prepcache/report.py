@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prepcache.artifact.reader import Mapping
+from prepcache.artifact.reader import Mapping, memory_file
 from prepcache.daemon.session import fitting
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
@@ -123,7 +123,7 @@ class Shared:
         if self._place is None:
             with suppress(OSError):
                 name = f"prepcache-{secrets.token_hex(8)}"
-                fd = os.memfd_create(name)
+                fd = memory_file(name)
                 with open(fd, "wb", closefd=False) as file:
                     file.write(self.array.tobytes())
                 self._keep(fd, name)

@@ -45,6 +45,14 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, cty
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
+def memory_file(name: str) -> int:
+    """A descriptor of a file in memory. Pythons of uv and conda have no `os.memfd_create`."""
+    fd: int = getattr(libc, "memfd_create", lambda *_: -1)(name.encode(), 1)  # 1: closed by exec
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "memfd_create")
+    return fd
+
+
 class Mapping:
     """Mapped memory, given up when the last array that looks into it is gone: `numpy.asarray(mapping)`.
 

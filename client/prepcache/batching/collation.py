@@ -36,7 +36,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from prepcache.artifact import columns
-from prepcache.artifact.reader import Mapping, builder
+from prepcache.artifact.reader import Mapping, builder, memory_file
 from prepcache.artifact.sample_tree import leaves_of
 from prepcache.batching.table import (
     KEPT_BLOCKS,
@@ -253,9 +253,8 @@ class Made:
 
 
 def _lends(sample: Any) -> bool:
-    """Whether this worker and its job may open each other's descriptors, and batches of such samples are no
-    containers with code of their own, which may look at what they are given."""
-    return hasattr(os, "memfd_create") and os.access(f"/proc/{os.getppid()}/fd", os.R_OK) and _is_bare(sample)
+    """Whether job and worker may open each other's files, and no code of a container sees what is sent."""
+    return os.access(f"/proc/{os.getppid()}/fd", os.R_OK) and _is_bare(sample)
 
 
 def _is_bare(sample: Any) -> bool:
@@ -269,7 +268,7 @@ class _Block:
     """Memory of this worker, which its job maps by the descriptor."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.fd = os.memfd_create("prepcache batch")
+        self.fd = memory_file("prepcache batch")
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.truncate(self.fd, size_bytes)
         self.memory = np.asarray(Mapping(size_bytes, _READ_WRITE, mmap.MAP_SHARED, self.fd))

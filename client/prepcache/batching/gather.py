@@ -36,11 +36,7 @@ MISSING = -1
 
 
 class Batch:
-    """Rows of one table, by their numbers, and their positions in the data set.
-
-    Attributes:
-        source: the data set, where another process gathers them; see collation.py.
-    """
+    """Rows of one table, by their numbers, and their positions in the data set."""
 
     __slots__ = ("indices", "numbers", "pool", "source", "table")
 
@@ -49,7 +45,7 @@ class Batch:
         self.numbers = numbers
         self.indices = indices
         self.pool = pool
-        self.source: Any = None
+        self.source: Any = None  # the data set, where another process gathers them; see collation.py
 
     def __len__(self) -> int:
         return self.numbers.size

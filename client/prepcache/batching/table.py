@@ -346,9 +346,7 @@ class Pool:
         2. The count is read, and the block handed out, under one lock. Where counts are not exact (an
            interpreter without the GIL), nothing is recycled.
         3. Of the free blocks the one handed out last goes first: its bytes are likely to be in a cache.
-
-    Args:
-        allocate: size in bytes -> a block; nothing but the block may refer to its memory.
+        4. Nothing but the block refers to what `allocate` gives.
     """
 
     def __init__(

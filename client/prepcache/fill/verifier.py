@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Any
 
 import numpy as np
 
+from prepcache.artifact.reader import memory_file
 from prepcache.artifact.writer import Writer
 from prepcache.daemon.client import Client
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
@@ -66,7 +66,7 @@ def _digest(samples: list[Any]) -> bytes:
     """Of an artifact with these samples: equal to the bit, NaN and -0.0 included."""
     writer = Writer(RecipeDigest("0" * 64))
     writer.add(bytes(DIGEST_BYTES), samples, 0.0)
-    with open(os.memfd_create("prepcache-verify"), "r+b") as file:
+    with open(memory_file("prepcache-verify"), "r+b") as file:
         writer.write(file.fileno(), producer={})
         file.seek(0)
         return hashlib.file_digest(file, "blake2b").digest()
