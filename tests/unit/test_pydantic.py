@@ -34,7 +34,7 @@ def test_an_adapter_of_a_type_is_refused_by_name(project):
         ("size: int = 1", "of_it_size", True),
         ("size: dict = {}", "OF_IT_SIZE__X", True),
         ("size: int = pydantic.Field(1, validation_alias='EXTENT')", "EXTENT", True),
-        ("size: int = 1", "OF_IT_SIDE", False),
+        ("size: int = 1", "OF_IT_SIZES", False),
     ],
 )
 def test_a_class_of_settings_counts_the_variables_that_it_reads(

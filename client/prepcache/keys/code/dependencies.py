@@ -352,10 +352,8 @@ def described(cls: type) -> Iterator[tuple[str, Any]]:
     for name, one in vars(cls).get("__dataclass_fields__", {}).items():
         if one.metadata:
             yield f"{name}.metadata", dict(one.metadata)
-    if isinstance(cls, abc.ABCMeta):
-        kinds = (refer() for refer in vars(abc)["_get_dump"](cls)[0])
-        if registered := {kind for kind in kinds if kind is not None}:
-            yield "<registered>", registered
+    if registered := isinstance(cls, abc.ABCMeta) and {r() for r in vars(abc)["_get_dump"](cls)[0]} - {None}:
+        yield "<registered>", registered
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
@@ -364,8 +362,10 @@ def annotations_of(cls: type) -> dict[str, Any]:
 
 
 def variables_of(cls: type) -> list[str]:
-    """The variables whose names hold that of a field of a class of pydantic-settings, which may read them."""
+    """The variables whose names end in that of a field of a class of pydantic-settings, which may read them,
+    or hold it before a delimiter."""
     if not any(base.__module__.partition(".")[0] == "pydantic_settings" for base in cls.__mro__[1:]):
         return []
-    fields = [field.lower() for field in annotations_of(cls)]
-    return sorted(name for name in os.environ if any(field in name.lower() for field in fields))
+    ends = ("\n", "__", getattr(cls, "model_config", {}).get("env_nested_delimiter") or "\n")
+    wanted = [f"{field}{end}".lower() for field in annotations_of(cls) for end in ends]
+    return sorted(name for name in os.environ if any(one in f"{name.lower()}\n" for one in wanted))
