@@ -190,11 +190,11 @@ class Stamps:
         if not self.hasher.rules.has_looked:
             return []  # no item can name a file
         try:
-            names, now = self.hasher.probe(self.items[i])
             before = int(self.hashes[i])
-            if now == before:
-                return []
             if not before and self.hasher.read_again(self.items[i]) == self.digests[i].tobytes():
+                return []
+            names, now = self.hasher.probe(self.items[i])
+            if before and now == before:
                 return []
         except UnkeyableError as error:
             return [error.data.get("name") or f"item {i}"]
