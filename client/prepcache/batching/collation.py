@@ -30,7 +30,6 @@ import weakref
 from collections import abc
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -69,10 +68,11 @@ try:
     FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
     """torch's table of collate functions, by the type of a batch's first element."""
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
+    _ALONE_CODE: Any = torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data.__code__
     FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
     TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
-    FUNCTIONS, _SUBSET_CODE = {}, None
+    FUNCTIONS, _SUBSET_CODE, _ALONE_CODE = {}, None, None
 
 _plain_functions: list[Any] = []
 """What is in the table while it is as torch made it, and ours; empty if it was changed before."""
@@ -89,7 +89,7 @@ class Row:
     """What torch's collation sees of a batch of ours."""
 
 
-def as_asked(given: Any, source: Any, asked_by: FrameType | None) -> Any:
+def as_asked(given: Any, source: Any, asked_by: Any) -> Any:
     """A batch or a list of samples of `source`, some `Samples`, as its data set gives them to who asks."""
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
@@ -97,8 +97,9 @@ def as_asked(given: Any, source: Any, asked_by: FrameType | None) -> Any:
         return list(given)
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
-    info = get_worker_info() if asked_by.f_code is FETCHERS[0] else None
-    is_sent = info is not None and fetcher.dataset is info.dataset  # else of a loader within a worker
+    is_alone = asked_by.f_code is not FETCHERS[0] or asked_by.f_back.f_code is _ALONE_CODE  # in a worker, too
+    info = None if is_alone else get_worker_info()
+    is_sent = info is not None and fetcher.dataset is info.dataset
     is_named = is_sent and source.is_known_to_parent
     is_taken = not TAKES_BATCHES.keys().isdisjoint((id(collate), id(type(collate))))
     if is_taken and not isinstance(given, list) and (info is None or is_named):
@@ -292,8 +293,7 @@ def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
     if not _is_plain(first):
         return _collate.collate_tensor_fn(batch)
-    shape = len(batch), *first.shape
-    return _filled(shape, first.dtype, lambda out: torch.stack(batch, 0, out=out))
+    return _filled((len(batch), *first.shape), first.dtype, lambda out: torch.stack(batch, 0, out=out))
 
 
 def lent(made: Any) -> Any:
