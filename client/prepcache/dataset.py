@@ -1,5 +1,12 @@
 """CachedDataset: a map-style data set whose samples are preprocessed once, by one of the jobs that want them.
 
+NOTE [ The walk of a sample ]
+    `open_recipe` gives the recipe and `ItemHasher` the item digests: together they name the samples.
+    `ArtifactSet.look_from` asks the daemon for the recipe's artifacts, maps them and holds them; the
+    `Catalogue` finds every digest in their item tables. `Samples.prepare` makes what is missing: the fill
+    leases items, calls the function and commits artifacts, which go into the catalogue. `ds[i]` reads a row
+    of a mapped artifact, and a batch is one gather for each column.
+
 Invariants:
     1. `ds[i]` equals `preprocess(items[i], **config)` as of the opening, wherever it comes from; the
        daemon's trouble is never an exception here.
