@@ -30,6 +30,7 @@ import weakref
 from collections import abc
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -48,7 +49,7 @@ from prepcache.batching.table import (
     Table,
     rounded,
 )
-from prepcache.forks import Living, note
+from prepcache.forks import Living
 from prepcache.namedtuples import is_namedtuple
 
 TAKES_BATCHES: dict[int, Any] = {}
@@ -333,24 +334,23 @@ def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return torch.from_numpy(raw).view(dtype).view(shape)
 
 
+_BEGUN, _ENDED = list[int](), list[int]()
+"""An entry for each fork: while one is under way, another thread may let go of what the child has."""
+_end = partial(_ENDED.append, 0)
+os.register_at_fork(before=partial(_BEGUN.append, 0), after_in_parent=_end, after_in_child=_end)
+
+
 class _Lent(Mapping):
-    """A worker's block, in the process that reads it: the worker's again when nobody refers to it."""
+    """A worker's block, in the process that reads it: the worker's again when nobody can, a child neither."""
 
     def __init__(self, worker: int, fd: int, size_bytes: int) -> None:
+        self._forks = len(_ENDED)
         with open(f"/proc/{worker}/fd/{fd}", "r+b", 0) as file:
             super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, file.fileno())
         ctypes.memset(self._place[0], _HELD, 1)
-        self._is_forked = False
-        note(self)
-
-    def after_fork(self) -> None:
-        """A child may read it for longer: it is never the worker's again."""
-        self._is_forked = True
-
-    after_fork_here = after_fork
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_forked", True):
+        if "_place" in vars(self) and self._forks == len(_BEGUN) == len(_ENDED):
             ctypes.memset(self._place[0], _FREE, 1)
         super().__del__()
 
