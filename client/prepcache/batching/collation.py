@@ -323,11 +323,7 @@ def _filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> A
 
 def _sending(function: Any) -> Any:
     """A function of torch's table for numbers."""
-
-    def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
-        return lent(function(batch, collate_fn_map=collate_fn_map))
-
-    return collate
+    return lambda batch, *, collate_fn_map=None: lent(function(batch, collate_fn_map=collate_fn_map))
 
 
 def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
