@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.daemon import client
+from prepcache.daemon import client, launcher
 from prepcache.daemon.launcher import Endpoint
 from prepcache.forks import Living
 from prepcache.keys.observation import calls
@@ -58,9 +58,9 @@ def forked_while_within(patch: pytest.MonkeyPatch, target: Any, name: str, call:
 
 
 def test_a_fork_while_a_thread_looks_for_its_daemon(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "find", lambda _: Endpoint(Address(socket=str(tmp_path / "sock"))))
+    monkeypatch.setattr(launcher, "find", lambda _: Endpoint(Address(socket=str(tmp_path / "sock"))))
     asks = client.Client()
-    assert forked_while_within(monkeypatch, client, "find", lambda: asks.url) == 0
+    assert forked_while_within(monkeypatch, launcher, "find", lambda: asks.url) == 0
     assert asks.endpoint is asks.endpoint
 
 

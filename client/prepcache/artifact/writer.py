@@ -244,6 +244,10 @@ def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: d
     writer = Writer(recipe, edition)
     for source, header in zip(fds, headers, strict=True):
         writer.add_artifact(source, header)
+    return writer.write(fd, producer=producer, observed=_union(headers))
+
+
+def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
     seen: dict[tuple[str, str], dict[str, Any]] = {}
     for header in {header.observed: header for header in headers}.values():
         for entry in header.inputs:
@@ -252,7 +256,7 @@ def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: d
                 raise ArtifactError(
                     f"cannot merge artifacts that observed {entry['name']!r} with different digests"
                 )
-    return writer.write(fd, producer=producer, observed=list(seen.values()))
+    return list(seen.values())
 
 
 # --- the file ---
