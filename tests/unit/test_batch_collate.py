@@ -133,6 +133,17 @@ def test_what_a_worker_makes_is_copied_once_into_lent_memory(monkeypatch):
     assert same(default_collate(collation.Made(samples)), torch.stack(samples))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("begun", [[], [0]])
+def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(monkeypatch, begun):
+    blocks: list[Any] = []
+    monkeypatch.setattr(collation, "_BLOCKS", blocks)
+    got = pickle.loads(pickle.dumps(default_collate(collation.Made([torch.zeros(10_000)] * 2))))  # type: ignore[arg-type]
+    monkeypatch.setattr(collation, "_BEGUN", [*collation._BEGUN, *begun])
+    assert same(got, torch.zeros(2, 10_000))
+    del got
+    assert blocks[0].memory[0] == (collation._HELD if begun else collation._FREE)
+
+
 class Copy:
     """A data set of some samples, as the worker's batches name it."""
 
