@@ -56,7 +56,7 @@ TAKES_BATCHES: dict[int, Any] = {}
 """Functions that collate batches, and types of objects that do, by identity: what users pass may be equal to
 others, have no hash, or show the class of what it wraps."""
 FETCHERS: list[Any] = []
-"""The code of methods that ask for a batch to collate it by `self.collate_fn`; torch's is the first."""
+"""The code of methods that ask for a batch to collate it by `self.collate_fn`."""
 
 try:
     import torch
@@ -70,10 +70,11 @@ try:
     """torch's table of collate functions, by the type of a batch's first element."""
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
     _ALONE_CODE: Any = torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data.__code__
-    FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
+    _TORCH_FETCHER: Any = _fetch._MapDatasetFetcher.fetch.__code__
+    FETCHERS.append(_TORCH_FETCHER)
     TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
-    FUNCTIONS, _SUBSET_CODE, _ALONE_CODE = {}, None, None
+    FUNCTIONS, _SUBSET_CODE, _ALONE_CODE, _TORCH_FETCHER = {}, None, None, None
 
 _plain_functions: list[Any] = []
 """What is in the table while it is as torch made it, and ours; empty if it was changed before."""
@@ -98,7 +99,8 @@ def as_asked(given: Any, source: Any, asked_by: Any) -> Any:
         return list(given)
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
-    is_alone = asked_by.f_code is not FETCHERS[0] or asked_by.f_back.f_code is _ALONE_CODE  # in a worker, too
+    is_torchs = asked_by.f_code is _TORCH_FETCHER
+    is_alone = not is_torchs or asked_by.f_back.f_code is _ALONE_CODE  # in a worker, too
     info = None if is_alone else get_worker_info()
     is_sent = info is not None and fetcher.dataset is info.dataset
     is_named = is_sent and source.is_known_to_parent
