@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import socket
+from asyncio import run_coroutine_threadsafe as run
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,20 @@ def test_an_upload_needs_a_lease_of_the_session(served):
     lease = job.leased("ab")
     status, problem = upload(other, lease, b"x")
     assert (status, problem["code"]) == (409, "lease-lapsed")
+    assert list(Path(served.store.staging).iterdir()) == []
+
+
+def test_an_upload_leaves_nothing_of_a_session_that_ends(served, monkeypatch):
+    """The sweep at its end passes over the file, which is busy."""
+    job, write, loop = served.job(), data_module._write, served.server.loop
+    lease = job.leased("ab")
+
+    async def end() -> None:
+        served.daemon.end_session(job.session, "tested")
+        await served.daemon.sweep()
+
+    monkeypatch.setattr(data_module, "_write", lambda *given: (write(*given), run(end(), loop).result()))
+    assert upload(job, lease, b"x")[1]["code"] == "unknown-session"
     assert list(Path(served.store.staging).iterdir()) == []
 
 

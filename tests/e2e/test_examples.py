@@ -77,19 +77,11 @@ def edit_clip(folder: Path) -> None:
 
 CASES = [
     Example("images.py", "data", 6, lay_images, edit_image, ("BILINEAR", "NEAREST"), ("--size", "48")),
-    Example(
-        "text_lines.py",
-        "data/text.txt",
-        1,
-        lay_text,
-        edit_text,
-        ("line.strip()", "line.rstrip()"),
-        ("--length", "16"),
-    ),
-    Example(
-        "audio.py", "data", 8, lambda folder: None, edit_clip, ("min=1e-10", "min=1e-8"), ("--mels", "20")
-    ),
-]
+    Example("text_lines.py", "data/text.txt", 1, lay_text, edit_text,
+            ("line.strip()", "line.rstrip()"), ("--length", "16")),
+    Example("audio.py", "data", 8, lambda folder: None, edit_clip,
+            ("min=1e-10", "min=1e-8"), ("--mels", "20")),
+]  # fmt: skip
 
 
 @pytest.fixture

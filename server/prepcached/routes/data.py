@@ -94,13 +94,14 @@ async def _stage(
         with contextlib.ExitStack() as stack:
             fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
             try:
-                if session.id not in daemon.sessions:  # it was swept before there was this file
-                    raise UnknownSession(f"{session.label}: the session ended before its upload began")
                 await _receive(daemon, request, fd, session, lease)
             except BaseException:
                 await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon.store, fd, name)))
                 raise
             await daemon.quick(os.close, fd)
+        if session.id not in daemon.sessions:  # what it left was swept, but for this file, which was busy
+            await daemon.quick(daemon.store.unstage, name)
+            raise UnknownSession(f"{session.label}: the session ended before its upload did")
     except BaseException:
         session.staged.pop(name, None)
         raise
