@@ -163,20 +163,19 @@ def test_reads_of_a_process_are_inputs_and_writes_are_not(project, monkeypatch, 
     assert watched.changed() == "cwd:read.txt"
 
 
-@pytest.mark.parametrize("command", ["['sed', '-i', 's/1/2/', p]", "f'echo >>{p}', shell=True"])
-def test_what_was_there_and_a_process_wrote_has_changed(project, command):
+REWRITES = {
+    "by a process": "subprocess.run(['sed', '-i', 's/1/2/', p]); p.read_text()",
+    "by a shell": "subprocess.run(f'echo >>{p}', shell=True); p.read_text()",
+    "once it was read": "p.read_text(); p.write_text('2')",
+    "by another name": "p.read_text(); pathlib.Path(f'{p}.new').write_text('1'); os.replace(f'{p}.new', p)",
+}
+
+
+@pytest.mark.parametrize("how", REWRITES)
+def test_what_was_there_and_is_rewritten_has_changed(project, how):
     """What was there may be in what it is now."""
     project.put("n.txt", "1")
-    watched = Watched(project, source("p = HERE / 'n.txt'", f"subprocess.run({command})", "p.read_text()"))
-    assert watched.digests == {"project:n.txt": CHANGED}
-
-
-@pytest.mark.parametrize(
-    "write", ["p.write_text('2')", "pathlib.Path(f'{p}.new').write_text('1'); os.replace(f'{p}.new', p)"]
-)
-def test_a_file_that_is_read_before_it_is_rewritten_has_changed(project, write):
-    project.put("n.txt", "1")
-    watched = Watched(project, source("p = HERE / 'n.txt'", "p.read_text()", write))
+    watched = Watched(project, source("p = HERE / 'n.txt'", REWRITES[how]))
     assert watched.digests == {"project:n.txt": CHANGED} and watched.changed() == "project:n.txt"
 
 

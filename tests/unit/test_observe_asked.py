@@ -1,5 +1,6 @@
 """Observed inputs that are only asked for: a file that may be there, beside the item."""
 
+import os
 import shutil
 import sys
 import threading
@@ -20,8 +21,6 @@ BEFORE = (
     + """
 import contextlib, functools, glob, shutil, subprocess, tempfile, threading
 from concurrent.futures import ThreadPoolExecutor
-from os.path import exists as is_there
-
 def tried(call):
     with contextlib.suppress(OSError):
         return call()
@@ -40,9 +39,6 @@ def in_pool(call, path):
     with ThreadPoolExecutor(1) as pool:
         return list(pool.map(call, [path]))
 
-def by_default(path, ask=os.path.exists):
-    return ask(path)
-
 def f(x):
 """
 )
@@ -50,7 +46,6 @@ IS_MONITORED = sys.version_info >= (3, 12)
 TEXT = "f'{HERE}/a.json'"
 WAYS = {
     "exists": f"os.path.exists({TEXT})",
-    "a name of it": f"is_there({TEXT})",
     "bytes": f"os.path.exists(os.fsencode({TEXT}))",
     "a path": "os.path.exists(HERE / 'a.json')",
     "lexists": f"os.path.lexists({TEXT})",
@@ -66,7 +61,6 @@ WAYS = {
     "a pattern": "glob.glob(f'{HERE.parent}/{HERE.name[:-1]}?/a.json')",
     "in a thread": f"in_thread(lambda: os.path.exists({TEXT}))",
     "in a pool": f"in_pool(os.path.exists, {TEXT})",
-    "by a default": f"by_default({TEXT})",
 }
 if sys.version_info < (3, 12):
     # Python 3.12 lists each folder, and 3.13 asks by `os.lstat`.
@@ -77,14 +71,39 @@ ASKERS = {
     "name": "def g(path): return os.path.exists(path)",
     "text": "def g(path): return getattr(os.path, 'exists')(path)",
     "value": "ASK = {1: os.path.exists}\ndef g(path): return ASK[1](path)",
+    "another function": "def ask(path): return os.path.exists(path)\ndef g(path): return ask(path)",
+    "nested code": "def g(path): return [(lambda: os.path.exists(p))() for p in [path]]",
+    "a class": "class G:\n    def ask(self, path): return os.path.exists(path)\ndef g(path): G().ask(path)",
+    "an object": "class G:\n    ask = staticmethod(os.path.exists)\nG = G()\ndef g(path): G.ask(path)",
+    "a name in a global": "ASK = 'exists'\ndef g(path): return getattr(os.path, ASK)(path)",
+    "a name in a list": "ASK = ['exists']\ndef g(path): return getattr(os.path, ASK[0])(path)",
+    "a computed name": "def ask(path): os.path.exists(path)\ndef g(path): globals()[f'as{\"k\"}'](path)",
+    "another name": "from os.path import exists as ask\nclass G:\n    def __call__(s, p): ask(p)\ng = G()",
+    "what is left out": "def ask(path): os.path.exists(path)\ndef g(path): ASK(path)\nASK = ask",
+    "a pickle": "from pickle import *\nclass G: ask = staticmethod(os.path.exists)\n"
+    "def g(path): loads(b'(iasker\\nG\\n.').ask(path)",
+}
+IMPORTS = {
+    "there": "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n",
+    "before": "import asker\ndef f(x): asker.g(f'{HERE}/a.json')\n",
+    "by an attribute": "import asker\ndef f(x): getattr(asker, chr(103))(f'{HERE}/a.json')\n",
+    "by a default": "import asker\ndef f(x, g=asker.g): g(f'{HERE}/a.json')\n",
 }
 
 
 @pytest.mark.parametrize("way", ASKERS)
-def test_the_first_question_of_a_module_imported_there_counts(project, way):
+@pytest.mark.parametrize("imports", IMPORTS)
+def test_the_first_question_of_another_module_counts(project, way, imports):
     project.write(asker="import os\n" + ASKERS[way])
-    watched = Watched(project, "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n")
+    watched = Watched(project, IMPORTS[imports], untracked=["ASK"] if way == "what is left out" else [])
     assert watched.digests["project:a.json"] == ABSENT
+
+
+@pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
+def test_nothing_is_profiled_for_what_unused_code_asks(project):
+    unused = "import sys\ndef main(): os.path.exists(HERE), list(HERE.glob('*'))\n"
+    assert Observed(project, unused + "def f(x): return sys.getprofile()")() is None
+    assert project.recipe(config={"ask": [os.path.exists]}).may_ask
 
 
 def test_what_a_kept_pool_asks_for_counts_for_each_data_set(project):
@@ -222,19 +241,6 @@ def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project, way):
 
 
 @pytest.mark.parametrize(
-    "makes", ["os.makedirs(HERE / 'd', exist_ok=True)", "(HERE / 'd').mkdir(exist_ok=True)"]
-)
-def test_a_folder_that_is_made_unless_it_is_there_is_no_input(project, makes):
-    (project.folder / "d").mkdir()
-    assert Watched(project, lines_of(makes)).taken == []
-
-
-def test_what_is_asked_of_the_item_is_no_input(project):
-    lines = ["os.path.exists(x)", "x.exists()", "(x / 'a.json').exists()"]
-    assert Watched(project, lines_of(*lines), project.folder / "item").taken == []
-
-
-@pytest.mark.parametrize(
     "asks",
     [
         "str(HERE / 'a.json')",
@@ -242,6 +248,11 @@ def test_what_is_asked_of_the_item_is_no_input(project):
         "(HERE / 'a.json').resolve()",
         "shutil.which('a.json', path=f'{HERE}')",
         "os.makedirs(f'{HERE}/d', exist_ok=True)",
+        "os.makedirs(HERE / 'there', exist_ok=True)",
+        "(HERE / 'there').mkdir(exist_ok=True)",
+        "os.path.exists(x)",
+        "x.exists()",
+        "(x / 'a.json').exists()",
         "os.path.exists('')",
         "os.path.exists(1 << 20)",
         "os.path.exists('/proc/0/absent')",
@@ -249,8 +260,9 @@ def test_what_is_asked_of_the_item_is_no_input(project):
     ],
 )
 def test_what_asks_for_nothing_that_may_be_made_an_input_is_none(project, asks):
-    """A conversion into text, what a library asks, names that nothing can have."""
-    assert Watched(project, lines_of(asks)).taken == []
+    """A conversion into text, what a library asks, the item, a folder to be made, names of nothing."""
+    (project.folder / "there").mkdir()
+    assert Watched(project, lines_of(asks), project.folder / "item").taken == []
 
 
 MAKES = {

@@ -6,13 +6,7 @@ import pytest
 
 from prepcache.keys.observation.inputs import CHANGED
 from support.observing import IN_C, Watched
-from support.projects import Project, project_fixture  # noqa: F401
-
-
-def watched(project: Project, line: str) -> Watched:
-    """A function of this line, run once."""
-    return Watched(project, f"{IN_C}\ndef f(x):\n    {line}\n")
-
+from support.projects import project_fixture  # noqa: F401
 
 NAMED = [
     "read_in_c('./a.mask')",
@@ -37,14 +31,11 @@ def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(project, monkeypatch
     assert found.changed() == "cwd:a.mask"
 
 
-NO_INPUTS = ["open('out.txt', 'wb').close()", "'out.txt, or another sentence.'"]
-
-
-@pytest.mark.parametrize("line", NO_INPUTS)
+@pytest.mark.parametrize("line", ["open('out.txt', 'wb').close()", "'out.txt, or another sentence.'"])
 def test_what_is_only_named_in_the_code_or_written_is_no_input(project, monkeypatch, line):
     project.put("out.txt", "of an earlier run")
     monkeypatch.chdir(project.folder)
-    assert watched(project, line).names == []
+    assert Watched(project, f"def f(x):\n    {line}\n").names == []
 
 
 @pytest.mark.parametrize("way", ["open('labels', 'a').close()", "os.close(os.open('labels', os.O_WRONLY))"])

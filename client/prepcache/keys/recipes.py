@@ -109,6 +109,8 @@ class Recipe:
     """What calls of the function change, and counts as before them."""
     leaves_out: bool = field(compare=False, repr=False, default=False)
     """Whether the user says that some of what the code reaches does not count."""
+    may_ask: bool | None = field(compare=False, repr=False, default=None)
+    """Whether its code asks for files or imports by text; None if not all of it is known."""
     generators: tuple[tuple[str, Any], ...] = field(compare=False, repr=False, default=())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,6 +201,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
     unused = [one for one in asked["untracked"] if one not in reach.ignored]
     notes = [f"untracked={one!r} names nothing that the code uses: correct or remove it" for one in unused]
     notes += notes_on_ranks(reach)
+    leaves_out = bool(reach.ignored) or reach.leaves_out or asked["code"] is None
     before = changed_states.get(state.digest, [])
     if not isinstance(before, dict):
         for error in reach.unstable.values():
@@ -212,7 +215,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         literal_paths=frozenset(t for t in reach.asked.literals if root and t.startswith(root + os.sep)),
         named_files=frozenset(path for text in reach.asked.texts for path in files_named_in(text)),
         asked={**asked, "config": config},
-        leaves_out=bool(reach.ignored) or reach.leaves_out or asked["code"] is None,
+        leaves_out=leaves_out, may_ask=reach.asked.may_ask(is_whole=not (leaves_out or reach.unstable)),
         generators=tuple(reach.generators.values()),
     )  # fmt: skip
     return replace(made, **before) if isinstance(before, dict) else made

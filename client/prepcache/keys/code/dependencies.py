@@ -272,6 +272,7 @@ class Dependencies:
 
     def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:
         if self.labels.is_library(function):
+            self.asked.library.add(function.__name__)
             return None
         name = function.__code__.co_qualname
         if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
@@ -284,6 +285,7 @@ class Dependencies:
         self.leaves_out |= is_registered(cls)
         name = f"{project.class_module_label(cls)}.{cls.__qualname__}"
         if not self.labels.is_project(cls):
+            self.asked.library.add(cls.__name__)
             self.refer_library(project.class_module(cls))
             return name
         return self._refer(cls, name, self._visit_class, by)

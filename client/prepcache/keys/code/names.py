@@ -209,7 +209,16 @@ _TOPICS = {
     "cwd": {"cwd", "getcwd", "getcwdb", "absolute", "abspath", "realpath", "resolve"},
     "home": {"expanduser"},
     "frames": FRAME_READERS,
+    # Whether something is there, imports by text, and processes of Python, also in libraries.
+    "questions": {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat",
+                  "glob", "import_module", "find_spec", "find_loader", "get_loader", "resolve_name",
+                  "instantiate", "locate", "get_class", "get_object", "get_method", "import_string",
+                  "Process", "Pool", "ProcessPoolExecutor", "get_context", "Parallel", "Manager", "spawn",
+                  "start_processes"},
+    # What makes objects of classes that no code names.
+    "pickles": {"load", "loads", "read_pickle", "Unpickler"},
 }  # fmt: skip
+ASKING = frozenset(_TOPICS["questions"])
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
@@ -236,13 +245,15 @@ _OF_SESSION = re.compile(
 
 class Questions:
     """What the code that is reached asks for. `held`: what stands as text in values; `texts`: in code and in
-    globals; `literals`: in code alone; `finder`: code that may look any module up."""
+    globals; `literals`: in code alone; `library`: names of functions and classes of libraries in values;
+    `finder`: code that may look any module up."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self.held: set[str] = set()
         self.texts: set[str] = set()
         self.literals: set[str] = set()
+        self.library: set[str] = set()
         self.finder = ""
 
     def note_code(self, code: CodeType) -> None:
@@ -282,6 +293,12 @@ class Questions:
                 self.topics.add(topic)
         if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
             self.topics.add("home")
+
+    def may_ask(self, *, is_whole: bool) -> bool | None:
+        """Whether what is reached asks "questions"; None if more may be reached than what is known."""
+        if "questions" in self.topics or not ASKING.isdisjoint(self.texts | self.held | self.library):
+            return True
+        return False if is_whole and "pickles" not in self.topics else None
 
     def variables(self) -> list[str]:
         """The environment variables that are set and whose names stand in the code or in a value; where code

@@ -5,8 +5,8 @@
     cv2.imread(f"{root}/{i}.png")                           a C library opens it: heard on Python >= 3.12
 
 On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
-those of the job. On Python 3.11 `sys.setprofile` tells, where code that counts names what asks: in the
-watched thread, and in those that it starts as long as they live.
+those of the job. On Python 3.11 `sys.setprofile` tells, where code that is reached asks: in the watched
+thread, and in those that it starts as long as they live.
 
 Invariants:
     1. Nothing is heard of while no function is watched and no fill runs. A callback raises nothing; its own
@@ -41,38 +41,28 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import read_source
-from prepcache.keys.code.names import all_names, texts_in
+from prepcache.keys.code.names import ASKING, all_names, texts_in
 from prepcache.keys.code.project import space_of
 from prepcache.keys.observation import watches
 from prepcache.keys.observation.watches import STATE, Kind, Watch, is_file_of_job, is_of_python
 from prepcache.keys.paths import LONGEST
 
 VAIN_CALLS = 64
-_ASKING = frozenset(
-    {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
-     "import_module", "find_spec", "find_loader", "get_loader", "resolve_name", "instantiate", "locate",
-     "get_class", "get_object", "get_method", "import_string",
-     "Process", "Pool", "ProcessPoolExecutor", "get_context", "Parallel", "Manager", "spawn",
-     "start_processes"}
-)  # fmt: skip
-"""Of what asks whether something is there, of what imports by text, and of what starts processes of Python,
-also in libraries."""
 _ATTACH = re.compile(r"\battach\b", re.IGNORECASE)
 _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class JobCode:
     """The code of the source files that a recipe counts, and of a function: whether it may ask what is there
-    or import by text, or attach databases in SQL."""
+    or import by text, or attach databases in SQL. `recipe_asks`: that of the recipe."""
 
-    def __init__(self, files: Collection[str]) -> None:
+    def __init__(self, files: Collection[str], recipe_asks: bool | None = None) -> None:
         self.codes: dict[int, CodeType] = {}
-        self.asks = self.attaches = False
+        self.recipe_asks, self.asks, self.attaches = recipe_asks, False, False
         self._files = files
         self._looked = (0, 0)
 
     def look(self, function: Any) -> None:
-        """Looks through what is loaded, if that is more than at the last time."""
         looked = len(sys.modules), object.__hash__(function)
         if looked == self._looked:
             return
@@ -98,7 +88,7 @@ class JobCode:
 
     def _note_code(self, code: CodeType) -> None:
         texts = list(texts_in(code))  # which `getattr` may be given
-        self.asks |= not _ASKING.isdisjoint((*all_names(code), *texts))
+        self.asks |= not ASKING.isdisjoint((*all_names(code), *texts))
         self.attaches |= any(map(_ATTACH.search, texts))
 
     def _parts_of(self, value: Any) -> Iterable[Any]:
@@ -132,14 +122,10 @@ _HOLD_CODE = frozenset(
 _QUESTIONS = (
     *(getattr(os.path, n) for n in ("exists", "lexists", "isfile", "isdir", "getsize", "getmtime")),
     *(getattr(Path, name) for name in ("stat", "exists", "is_file", "is_dir")),
-    importlib.import_module,
-    importlib.util.find_spec,
-)
+    importlib.import_module, importlib.util.find_spec, threading.Thread.start, BaseProcess.start,
+)  # fmt: skip
 _CODES = {f.__code__: f.__code__.co_varnames[0] for f in _QUESTIONS if isinstance(f, FunctionType)}
 _START, _PROCESS = threading.Thread.start.__code__, BaseProcess.start.__code__
-_CODES[_PROCESS] = "self"
-if _MONITORING is None:
-    _CODES[_START] = "self"
 _IMPORT, _FIND_SPEC = importlib.import_module.__code__, importlib.util.find_spec.__code__
 _FILES = frozenset(code.co_filename for code in _CODES)
 _ASK_NOTHING = ("resolve", "mkdir", "makedirs", "which")
@@ -174,7 +160,8 @@ def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractCont
     code.look(function)
     if _MONITORING is not None:
         return _tool.on(code, watch)
-    return _profiled_here(watch) if code.asks else contextlib.nullcontext()
+    asks = code.asks if code.recipe_asks is None else code.recipe_asks
+    return _profiled_here(watch) if asks else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -306,7 +293,6 @@ def filling() -> contextlib.AbstractContextManager[None]:
 
 
 def _after_fork_in_child() -> None:
-    """Nothing is watched in a forked child, whatever its parent watched."""
     global _profiling
     STATE.lock, STATE.running = threading.Lock(), ()
     if _MONITORING is not None:
@@ -319,8 +305,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-_NEVER = -sys.maxsize
-_TEXT = (str, bytes, os.DirEntry)
 _AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "shelve", "functools"}
 """Modules whose events tell what they open; functools calls others' functions."""
 
@@ -330,8 +314,8 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
         return None
     try:
         at = object.__hash__(code), place
-        if issubclass(type(first), _TEXT) and may_open(function):
-            _tool.vain[at] = _NEVER
+        if issubclass(type(first), (str, bytes, os.DirEntry)) and may_open(function):
+            _tool.vain[at] = -sys.maxsize
             is_short = isinstance(first, os.DirEntry) or len(first) < LONGEST  # else it is data
             text = os.fsdecode(first) if is_short else ""
             if not {os.sep, "."}.isdisjoint(text) and "\n" not in text:
@@ -368,7 +352,6 @@ def may_open(function: Any) -> bool:
 
 
 def _is_audited(thing: Any) -> bool:
-    """Whether a function or a type is of the standard library, what it opens being told by audit events."""
     module = getattr(thing, "__module__", None)
     if module == "builtins":  # or of C code that names no module
         return vars(builtins).get(thing.__name__) is thing

@@ -92,7 +92,7 @@ class Observer:
         self._inputs: dict[str, Input] = {}
         self._all_outputs: set[str | None] = set()
         self._files = frozenset(recipe.reached)
-        self._code = calls.JobCode(self._files)
+        self._code = calls.JobCode(self._files, recipe.may_ask)
         self._programs: dict[str, None] = {}
         self._unseen = watches.UnseenReads()
         self._said: set[str] = set()
@@ -269,12 +269,10 @@ class Observer:
             _log.append(Entry(self, seen))
 
     def _take_back(self, path: str, facts: list[Fact]) -> None:
-        """Notes an output, which other items may have named or asked for."""
         if len(facts) > 1 or path in self._last:
             _log.append(Entry(self, Input(OUTPUT, "", path=path)))
 
     def _is_output(self, path: str) -> bool:
-        """Whether the function made a file, or a folder that it lies in."""
         path = path.removesuffix(WAL)
         return bool(self._outputs) and not self._outputs.isdisjoint((path, *map(str, Path(path).parents)))
 

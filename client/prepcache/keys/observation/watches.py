@@ -207,7 +207,6 @@ def fail(error: BaseException) -> None:
 
 
 def refuse(why: str) -> None:
-    """Marks the watches that the present thread works for as incomplete."""
     for watch in present():
         watch.failure = watch.failure or why
         if why is FORKS:
@@ -215,7 +214,6 @@ def refuse(why: str) -> None:
 
 
 def note(kind: str, path: str, other: Any = None) -> None:
-    """Notes a fact for the watches that the present thread works for."""
     folder = None if path[:1] == "/" else os.getcwd()
     key, new = (kind, path, folder), None
     for watch in present():
@@ -345,7 +343,6 @@ def _note_listing(folder: Any) -> None:
 
 
 def _note_start(event: str, args: tuple[Any, ...]) -> None:
-    """Notes the words of a command line that may be files."""
     folder = None
     if event == "os.system":
         texts = [os.fsdecode(args[0])]
