@@ -37,7 +37,7 @@ from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classe
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.names import files_named_in, notes_on_ranks
-from prepcache.keys.code.project import Places, checkout_of, dotted_name, package_root
+from prepcache.keys.code.project import Labels, Places, checkout_of, dotted_name, package_root
 from prepcache.keys.code.values import SECRET, Value, config_part, holds_secret, is_secret, shown
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, check_rebuilt, default_dtype, lately
@@ -263,7 +263,7 @@ def _look(
             DEFAULT_DTYPE: default_dtype(),
             "python": python_version(),
             # Asserts and `if __debug__` are there or not by this. Code tells by itself; files do not.
-            "optimize": sys.flags.optimize if reach.is_following and code is not None else None,
+            "optimize": sys.flags.optimize if reach.whole_files and code is not None else None,
             "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
             "distributions": installed.counted(reach.graph.top_levels, asked["environment"]),
         },
@@ -286,7 +286,7 @@ def _walk(
     trust, stat_cache, places = asked["trust"], user_stat_cache(), Places(installed.installed)
     function = _function_of(preprocess)
     reach = Dependencies(
-        ImportGraph(places), places, asked["untracked"],
+        ImportGraph(places), Labels(places), asked["untracked"],
         root=None if function is None else checkout_of(function),
         file_digest=lambda path: digest_file(path, stat_cache, trust).digest,
         on_path=path_hook(stat_cache, trust),
@@ -337,11 +337,10 @@ def _function_of(value: Any) -> FunctionType | None:
 
 
 def _name_of(preprocess: Any, function: FunctionType | None) -> str:
-    target = preprocess if isinstance(preprocess, type) else type(preprocess)
     if function is not None and not function.__qualname__.endswith("__call__"):
         return f"{project.module_label(function.__globals__)}.{function.__qualname__}"
-    if isinstance(preprocess, types.BuiltinFunctionType):
-        return f"{preprocess.__module__}.{preprocess.__qualname__}"
+    is_named = isinstance(preprocess, type | types.BuiltinFunctionType)
+    target = preprocess if is_named else type(preprocess)
     return f"{project.class_module_label(target)}.{target.__qualname__}"
 
 

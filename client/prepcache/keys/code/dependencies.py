@@ -26,29 +26,22 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import names, project, resolution
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.project import EXTENSIONS, Place, Places
+from prepcache.keys.code.project import EXTENSIONS, Place
 from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, holds_secret, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, Parts, is_registered
 from prepcache.keys.encoding.objects import bits_of, global_generator, is_generator, state_of
 
-_SKIPPED_OF_CLASSES = frozenset(
-    {
-        "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "__slotnames__",
-        "__parameters__", "__abstractmethods__", "__dataclass_fields__", "__dataclass_params__",
-        "__signature__", "__protocol_attrs__", "__non_callable_proto_members__", "__annotate__",
-        "__annotate_func__", "__annotations_cache__", "__class_vars__", "_abc_impl", "_value2member_map_",
-        "_unhashable_values_", "_unhashable_values_map_", "_hashable_values_", "_inverted_",
-    }
-)  # fmt: skip
+_SKIPPED_OF_CLASSES = {
+    "__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__", "__slotnames__",
+    "__parameters__", "__abstractmethods__", "__dataclass_fields__", "__dataclass_params__",
+    "__signature__", "__protocol_attrs__", "__non_callable_proto_members__", "__annotate__",
+    "__annotate_func__", "__annotations_cache__", "__class_vars__", "_abc_impl", "_value2member_map_",
+    "_unhashable_values_", "_unhashable_values_map_", "_hashable_values_", "_inverted_",
+}  # fmt: skip
 """What its text says already, bookkeeping, and what use fills."""
 _OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")
 """What msgspec keeps outside of attributes."""
-_OF_PYDANTIC = frozenset(
-    {
-        "__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__", "__pydantic_config__",
-        "__pydantic_generic_metadata__",
-    }
-)  # fmt: skip
+_OF_PYDANTIC = {f"__pydantic_{name}__" for name in ("fields", "decorators", "config", "generic_metadata")}
 _C_DESCRIPTORS = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType,
@@ -67,13 +60,13 @@ class Dependencies:
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
         unstable: what has no stable bytes: only calls of the function may have put it there.
-        is_following: whether some function imports a module of the project itself.
+        whole_files: code of the modules of the project that functions import themselves.
         whole_objects: labels of the objects all of whose attributes count, by address.
         generators: the places of random generators, and they, by address; also of those that do not count.
     """
 
     graph: ImportGraph
-    places: Places
+    labels: project.Labels
     untracked: Sequence[str]
     root: str | None
     file_digest: Callable[[str], bytes]
@@ -93,15 +86,11 @@ class Dependencies:
     whole_objects: dict[int, str] = field(default_factory=dict)
     generators: dict[int, tuple[str, Any]] = field(default_factory=dict)
     leaves_out: bool = False
-    is_following: bool = False
+    asked: names.Questions = field(default_factory=names.Questions)
     _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
     _rows: int = 0
     _slots: set[tuple[int, str]] = field(default_factory=set)
     _counts: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.labels = project.Labels(self.places)
-        self.asked = names.Questions()
 
     def run(self) -> None:
         is_over = False
@@ -176,7 +165,7 @@ class Dependencies:
         if path not in self.sources:
             is_file = not filename.startswith("<") and not path.endswith(EXTENSIONS) and os.path.isfile(path)
             # A template has no module, and counts by the code that was compiled from it.
-            if not is_file or "__name__" not in space or self.places.of(path) is not Place.PROJECT:
+            if not is_file or "__name__" not in space or self.labels.places.of(path) is not Place.PROJECT:
                 return None
             self.sources[path] = self.labels.of_module(space)
         return path
@@ -190,7 +179,7 @@ class Dependencies:
         self.refer_library(project.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._count_variables(variables_of(cls))
-        found = names.names_in_annotations(annotations_of(cls).values(), space)
+        found = names.names_in_annotations(vars(cls).get("__annotations__", {}).values(), space)
         resolution.count_named(self, space, found)
         for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
@@ -296,14 +285,12 @@ class Dependencies:
 
     def refer_library(self, module: str) -> None:
         name, file = project.file_of(module)
-        if file is not None and file.endswith(EXTENSIONS) and self.places.of(file) is Place.PROJECT:
+        if file is not None and file.endswith(EXTENSIONS) and self.labels.places.of(file) is Place.PROJECT:
             self.graph.add_extension(name, file)
-        elif module.partition(".")[0] in self.places.owned:
+        elif module.partition(".")[0] in self.labels.places.owned:
             self.graph.top_levels.add(module.partition(".")[0])
 
-    def _refer(
-        self, value: Any, wanted: str, visit: Callable[[str, Any], None], by: ValueEncoder | None
-    ) -> str:
+    def _refer(self, value: Any, wanted: str, visit: Callable[..., None], by: ValueEncoder | None) -> str:
         label = self.labels.known(value)
         if label is None:
             label = self._give(value, wanted, by)
@@ -358,16 +345,11 @@ def described(cls: type) -> Iterator[tuple[str, Any]]:
         yield "<registered>", registered
 
 
-def annotations_of(cls: type) -> dict[str, Any]:
-    found = vars(cls).get("__annotations__")
-    return found if isinstance(found, dict) else {}
-
-
 def variables_of(cls: type) -> list[str]:
     """The variables whose names end in that of a field of a class of pydantic-settings, which may read them,
     or hold it before a delimiter."""
     if not any(base.__module__.partition(".")[0] == "pydantic_settings" for base in cls.__mro__[1:]):
         return []
     ends = ("\n", "__", getattr(cls, "model_config", {}).get("env_nested_delimiter") or "\n")
-    wanted = [f"{field}{end}".lower() for field in annotations_of(cls) for end in ends]
+    wanted = [f"{name}{end}".lower() for name in vars(cls).get("__annotations__", ()) for end in ends]
     return sorted(name for name in os.environ if any(one in f"{name.lower()}\n" for one in wanted))

@@ -82,14 +82,10 @@ class SourceFile:
         with suppress(OSError, SyntaxError), open(self.path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for node in ast.parse(file.read()).body:
-                target = getattr(node, "target", None) or getattr(node, "targets", [None])[0]
-                if (
-                    isinstance(node, ast.Assign | ast.AnnAssign)
-                    and isinstance(target, ast.Name)
-                    and node.value
-                ):
+                if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                    target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
                     with suppress(ValueError, TypeError, RecursionError):
-                        found[target.id] = ast.literal_eval(node.value)
+                        found[getattr(target, "id", "")] = ast.literal_eval(node.value)
         return {name: literal for name, literal in found.items() if bound[name] == 1}
 
     def says(self, name: str, value: Any) -> bool:
@@ -159,11 +155,10 @@ class ImportGraph:
             self._count(*self._queue.pop())
 
     def _count(self, module: str, path: str) -> None:
-        name = wanted = file_name(module, path)
-        count = 1
+        name, count = file_name(module, path), 1
         while name in self.files and os.path.realpath(self.files[name]) != os.path.realpath(path):
             count += 1
-            name = f"{wanted}#{count}"  # another file of the same name counts already
+            name = f"{file_name(module, path)}#{count}"  # another file of the same name counts already
         self.files[name] = self.modules[module] = path
         if path.endswith(project.EXTENSIONS):
             return
@@ -199,16 +194,13 @@ class ImportGraph:
 
     def _find(self, name: str) -> Found:
         if name not in self._found:
-            self._found[name] = self._of_loaded(name) or self._searched(name)
+            found, module = None, sys.modules.get(name)
+            if isinstance(module, ModuleType) and self._search is None and name != "__main__":
+                space = project.space_of(module)
+                origin = space.get("__file__") or getattr(space.get("__spec__"), "origin", None)
+                found = self._classified(name, origin, folders_of(space))
+            self._found[name] = found or self._searched(name)
         return self._found[name]
-
-    def _of_loaded(self, name: str) -> Found | None:
-        module = sys.modules.get(name) if self._search is None and name != "__main__" else None
-        if not isinstance(module, ModuleType):
-            return None
-        spec = getattr(module, "__spec__", None)
-        origin = getattr(module, "__file__", None) or getattr(spec, "origin", None)
-        return self._classified(name, origin, folders_of(vars(module)))
 
     def _searched(self, name: str) -> Found:
         above, _, last = name.rpartition(".")
@@ -221,9 +213,7 @@ class ImportGraph:
         # By the last part: a namespace package's path asks for its parent, which may not be loaded.
         spec = PathFinder.find_spec(last, folders)
         if spec is None and folders is None:  # a project that is installed to be edited
-            finders: Any = (
-                f for f in sys.meta_path if getattr(f, "__module__", "").startswith("__editable__")
-            )
+            finders = [f for f in sys.meta_path if getattr(f, "__module__", "").startswith("__editable__")]
             spec = next(filter(None, (finder.find_spec(name, None) for finder in finders)), None)
         if spec is None:
             return Found()

@@ -35,18 +35,14 @@ _GLOBAL_LOADS = {dis.opmap.get(name) for name in ("LOAD_GLOBAL", "LOAD_NAME", "L
 _ATTRIBUTE_LOADS = {dis.opmap.get(name) for name in ("LOAD_ATTR", "LOAD_METHOD")}
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
-SKIPPED_GLOBALS = frozenset(
-    {
-        "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
-        "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
-    }
-)  # fmt: skip
-FRAME_READERS = frozenset(
-    {
-        "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
-        "dmatrices",
-    }
-)  # fmt: skip
+SKIPPED_GLOBALS = {
+    "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
+    "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
+}  # fmt: skip
+FRAME_READERS = {
+    "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
+    "dmatrices",
+}  # fmt: skip
 """They look up globals of their caller by a text (`table.query("size > @LIMIT")`)."""
 _BY_FRAME = FRAME_READERS | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
@@ -88,12 +84,9 @@ def global_chains(code: CodeType) -> dict[str, set[tuple[str, ...]]]:
 
 @functools.lru_cache(maxsize=20_000)
 def all_names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    if not code.co_flags & CO_OPTIMIZED:
-        names.discard("__doc__")  # a class body stores its docstring under that name
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            names |= all_names(const)
+    names: set[str] = set()
+    for one in nested(code):  # a class body stores its docstring under the name `__doc__`
+        names.update(one.co_names if one.co_flags & CO_OPTIMIZED else {*one.co_names} - {"__doc__"})
     return names
 
 
@@ -182,10 +175,9 @@ class Alters:
         for code in (one for outer in codes for one in nested(outer)):
             steps = list(dis.get_instructions(code))
             self._assigned.update(str(step.argval) for step in steps if step.opname in _STORES)
-            names = {*code.co_names, *code.co_freevars, *code.co_varnames}
             self._is_any |= not _ANYTHING.isdisjoint(code.co_names)
             if not _WRITERS.isdisjoint(code.co_names) or any(s.opname in _WRITES_OF_ITEMS for s in steps):
-                self._written |= names
+                self._written.update(code.co_names, code.co_freevars, code.co_varnames)
 
     def may_alter(self, label: str, kind: type) -> bool:
         """Whether the code itself may have changed a value, whose label ends in its name."""

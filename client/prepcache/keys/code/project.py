@@ -14,7 +14,7 @@ import os
 import sys
 import sysconfig
 import weakref
-from collections.abc import Container, Iterator, Mapping, Set
+from collections.abc import Container, Mapping, Set
 from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
@@ -48,37 +48,26 @@ class Places:
     def __init__(self, installed: Mapping[str, Set[str]]) -> None:
         self._installed = [(os.path.realpath(folder) + os.sep, tops) for folder, tops in installed.items()]
         self.owned = frozenset(top for tops in installed.values() for top in tops)
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, tuple[Place, str]] = {}
 
     def of(self, path: str) -> Place:
+        return self.found(path)[0]
+
+    def found(self, path: str) -> tuple[Place, str]:
+        """Where a file belongs, and its top-level module if others are installed beside it."""
         if path not in self._known:
             self._known[path] = self._find(os.path.realpath(path))
         return self._known[path]
 
-    def tops_of(self, path: str) -> list[str]:
-        """The top-level module that an installed file belongs to; none for other files."""
-        return [top for top, _ in self._tops_of(os.path.realpath(path))]
-
-    def _tops_of(self, real: str) -> Iterator[tuple[str, Set[str]]]:
+    def _find(self, real: str) -> tuple[Place, str]:
+        if real.startswith(_SELF):
+            return Place.SELF, ""
         for folder, tops in self._installed:
             if real.startswith(folder):
-                yield real[len(folder) :].partition(os.sep)[0].partition(".")[0], tops
-
-    def _find(self, real: str) -> Place:
-        if real.startswith(_SELF):
-            return Place.SELF
-        for top, tops in self._tops_of(real):
-            return Place.SITE if top in tops else Place.PROJECT
-        if real.startswith(_STDLIB) and SITE_NAMES.isdisjoint(Path(real).parts):
-            return Place.STDLIB
-        return Place.PROJECT
-
-
-@lru_cache(maxsize=4096)
-def root_of(path: str) -> str:
-    """The nearest folder above with a marker; without one, the folder above the outermost package."""
-    above = map(str, Path(os.path.abspath(path)).parents)
-    return next(filter(is_checkout, above), package_root(path))
+                top = real[len(folder) :].partition(os.sep)[0].partition(".")[0]
+                return Place.SITE if top in tops else Place.PROJECT, top
+        is_stdlib = real.startswith(_STDLIB) and SITE_NAMES.isdisjoint(Path(real).parts)
+        return Place.STDLIB if is_stdlib else Place.PROJECT, ""
 
 
 def is_checkout(folder: str) -> bool:
@@ -86,9 +75,13 @@ def is_checkout(folder: str) -> bool:
 
 
 def checkout_of(function: FunctionType) -> str | None:
+    """The nearest folder above its file with a marker; without one, that above the outermost package."""
     filename = function.__code__.co_filename
     path = filename if os.path.isabs(filename) else function.__globals__.get("__file__")
-    return root_of(path) if isinstance(path, str) and os.path.isfile(path) else None
+    if not isinstance(path, str) or not os.path.isfile(path):
+        return None
+    above = map(str, Path(os.path.abspath(path)).parents)
+    return next(filter(is_checkout, above), package_root(path))
 
 
 @lru_cache(maxsize=4096)
@@ -206,7 +199,7 @@ class Labels:
     """Gives each object its label, in the order in which they are met, and says what is the project's."""
 
     def __init__(self, places: Places) -> None:
-        self._places = places
+        self.places = places
         self._projects: dict[type, bool] = {}
         self._given: dict[int, tuple[str, Any]] = {}
         self._names: set[str] = set()
@@ -256,19 +249,19 @@ class Labels:
         filename, file = function.__code__.co_filename, function.__globals__.get("__file__")
         if filename.startswith("<frozen"):
             return str(function.__globals__.get("__name__")).partition(".")[0] in sys.stdlib_module_names
-        is_ours = not isinstance(file, str) or self._places.of(file) is Place.PROJECT
+        is_ours = not isinstance(file, str) or self.places.of(file) is Place.PROJECT
         if not os.path.isabs(filename) or (is_ours and isinstance(file, str)):
             return not is_ours
-        return self._places.of(filename) is not Place.PROJECT
+        return self.places.of(filename) is not Place.PROJECT
 
     def place_of(self, space: dict[str, Any]) -> Place:
         """Where the module with these globals belongs."""
         if isinstance(file := space.get("__file__"), str):
-            return self._places.of(file)
+            return self.places.of(file)
         name = str(space.get("__name__"))
         if name in sys.builtin_module_names or name.partition(".")[0] in sys.stdlib_module_names:
             return Place.STDLIB
         folders = folders_of(space)
         if not folders and "." in name:  # as `torch.backends.cudnn`, an object in the place of its module
             folders = [str(space_of(sys.modules.get(name.partition(".")[0])).get("__file__", ""))]
-        return self._places.of(folders[0]) if folders else Place.PROJECT
+        return self.places.of(folders[0]) if folders else Place.PROJECT

@@ -221,7 +221,6 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
         return
     module, is_of_package = walk.labels.of_module(space), "__path__" in space
     reached = walk.graph.add_imports(imports, module, is_of_package)
-    walk.is_following |= bool(reached)
     names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
     homes = {*reached, *with_packages(wanted_by(imports, module, is_of_package))}
     for name in reached:

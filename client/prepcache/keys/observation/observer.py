@@ -281,8 +281,9 @@ class Observer:
         if path in self._modules:
             return
         self._modules.add(path)
-        if self._places.of(path) is Place.SITE:
-            self._count_distributions(self._places.tops_of(path))
+        place, top_level = self._places.found(path)
+        if place is Place.SITE:
+            self._count_distributions([top_level])
             return
         files, top_levels = inputs.with_imports(path, self._places)
         for one in files:
@@ -310,9 +311,9 @@ class Observer:
         is_ignored = path.startswith(self._ignored) or _CACHE_FOLDER in path
         if is_counted or is_ignored or self._is_output(path):
             return False
-        place = self._places.of(path)
+        place, top_level = self._places.found(path)
         if place is Place.SITE:
-            self._count_distributions(self._places.tops_of(path))
+            self._count_distributions([top_level])
         return place is Place.PROJECT
 
     def _count_distributions(self, top_levels: Iterable[str]) -> None:
