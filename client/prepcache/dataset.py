@@ -35,7 +35,7 @@ from prepcache.dataset_options import (
 from prepcache.errors import UnkeyableError
 from prepcache.index.item_index import Array, Catalogue, Distinct
 from prepcache.keys import recipes
-from prepcache.keys.code.project import class_module_label
+from prepcache.keys.code.project import class_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.samples import TOLD_BARE, Preprocessing, Samples
@@ -247,8 +247,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
             raise ValueError("wrap() takes no read=: the dataset reads its files itself")
         refuse_unknown("CachedDataset.wrap", options)
         items, function = wrapped(dataset, key)
-        kind = type(dataset)
-        options["name"] = options.get("name") or f"{class_module_label(kind)}.{kind.__qualname__}"
+        options["name"] = options.get("name") or class_label(type(dataset))
         return cls(items, function, None, transform, **options)
 
     def __prepcache_key__(self) -> Any:

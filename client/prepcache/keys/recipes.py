@@ -33,11 +33,10 @@ from blake3 import blake3
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
-from prepcache.keys.code.dependencies import Dependencies, name_of, refer_classes
+from prepcache.keys.code.dependencies import Dependencies, refer_classes
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.names import files_named_in, notes_on_ranks
-from prepcache.keys.code.project import Labels, Places, checkout_of, dotted_name, package_root
 from prepcache.keys.code.values import SECRET, Value, config_part, holds_secret, is_secret, shown
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, check_rebuilt, default_dtype, lately
@@ -231,7 +230,7 @@ def states_now(made: Recipe) -> Iterator[State]:
 
 def with_classes(made: Recipe, classes: Iterable[type]) -> Recipe:
     """A recipe that counts the code of items' classes as well."""
-    if made.preprocess is None or not (ordered := tuple(sorted(classes, key=name_of))):
+    if made.preprocess is None or not (ordered := tuple(sorted(classes, key=project.class_label))):
         return made
     return _settled(made.preprocess, made.asked, ordered)
 
@@ -283,11 +282,11 @@ def _walk(
     preprocess: Callable[..., Any], asked: dict[str, Any], installed: Environment
 ) -> tuple[Dependencies, dict[str, Value], str]:
     """What the function and the config reach, the leaves of the config, and its digest."""
-    trust, stat_cache, places = asked["trust"], user_stat_cache(), Places(installed.installed)
+    trust, stat_cache, places = asked["trust"], user_stat_cache(), project.Places(installed.installed)
     function = _function_of(preprocess)
     reach = Dependencies(
-        ImportGraph(places), Labels(places), asked["untracked"],
-        root=None if function is None else checkout_of(function),
+        ImportGraph(places), project.Labels(places), asked["untracked"],
+        root=None if function is None else project.checkout_of(function),
         file_digest=lambda path: digest_file(path, stat_cache, trust).digest,
         on_path=path_hook(stat_cache, trust),
         counts_code=asked["code"] is not None,
@@ -340,8 +339,7 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     if function is not None and not function.__qualname__.endswith("__call__"):
         return f"{project.module_label(function.__globals__)}.{function.__qualname__}"
     is_named = isinstance(preprocess, type | types.BuiltinFunctionType)
-    target = preprocess if is_named else type(preprocess)
-    return f"{project.class_module_label(target)}.{target.__qualname__}"
+    return project.class_label(preprocess if is_named else type(preprocess))
 
 
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:
@@ -390,9 +388,9 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     """What the code part of a recipe is made of, for a name in a file that is never run or imported."""
     file = os.path.abspath(os.fspath(path))
     installed = Environment()
-    search = [os.path.dirname(file), package_root(file), *sys.path]
-    graph = ImportGraph(Places(installed.installed), search)
-    graph.add_file(dotted_name(file), file)
+    search = [os.path.dirname(file), project.package_root(file), *sys.path]
+    graph = ImportGraph(project.Places(installed.installed), search)
+    graph.add_file(project.dotted_name(file), file)
     codes = [code for code in nested(graph.sources[file].code) if "<" not in code.co_qualname]
     definitions = {code.co_qualname: fingerprint(code) for code in codes}
     if function_name not in definitions:

@@ -10,10 +10,8 @@ Invariants:
 from __future__ import annotations
 
 import abc
-import contextlib
 import os
 import sys
-import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +24,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import names, project, resolution
 from prepcache.keys.code.fingerprint import docstrings, fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.project import EXTENSIONS, Place
+from prepcache.keys.code.project import EXTENSIONS, Place, class_label
 from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, holds_secret, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, Parts, is_registered
 from prepcache.keys.encoding.objects import bits_of, global_generator, is_generator, state_of
@@ -42,10 +40,6 @@ _SKIPPED_OF_CLASSES = {
 _OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")
 """What msgspec keeps outside of attributes."""
 _OF_PYDANTIC = {f"__pydantic_{name}__" for name in ("fields", "decorators", "config", "generic_metadata")}
-_C_DESCRIPTORS = (
-    types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType,
-    types.MethodDescriptorType, types.ClassMethodDescriptorType,
-)  # fmt: skip
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 MOST_ROWS = 1024
 """Attributes that are rows of their own; further objects are written where they are met."""
@@ -53,17 +47,7 @@ MOST_ROWS = 1024
 
 @dataclass(eq=False)
 class Dependencies:
-    """What the preprocessing function and the config depend on. Lives for one fingerprint.
-
-    Attributes:
-        counts_code: whether functions and classes are visited; without, they are names in the config.
-        sources: path of each project file that holds a definition, to its module's label.
-        codes: path of such a file to the code from it that was visited.
-        unstable: what has no stable bytes: only calls of the function may have put it there.
-        whole_files: code of the modules of the project that functions import themselves.
-        whole_objects: labels of the objects all of whose attributes count, by address.
-        generators: the places of random generators, and they, by address; also of those that do not count.
-    """
+    """What the preprocessing function and the config depend on. Lives for one fingerprint."""
 
     graph: ImportGraph
     labels: project.Labels
@@ -71,20 +55,20 @@ class Dependencies:
     root: str | None
     file_digest: Callable[[str], bytes]
     on_path: Callable[[Any, Encoder], bytes | None]
-    counts_code: bool
+    counts_code: bool  # whether functions and classes are visited; without, they are names in the config
     definitions: dict[str, str] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
     variables: dict[str, str | None] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    codes: dict[str, list[CodeType]] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # path of a file that defines some, to its module
+    codes: dict[str, list[CodeType]] = field(default_factory=dict)  # path of it to what was visited of it
     ignored: set[str] = field(default_factory=set)
-    unstable: dict[str, UnkeyableError] = field(default_factory=dict)
+    unstable: dict[str, UnkeyableError] = field(default_factory=dict)  # only calls may have put it there
     objects: set[str] = field(default_factory=set)
     loaded: set[str] = field(default_factory=set)
-    whole_files: dict[str, CodeType] = field(default_factory=dict)
+    whole_files: dict[str, CodeType] = field(default_factory=dict)  # modules that functions import
     whole_modules: set[int] = field(default_factory=set)
-    whole_objects: dict[int, str] = field(default_factory=dict)
-    generators: dict[int, tuple[str, Any]] = field(default_factory=dict)
+    whole_objects: dict[int, str] = field(default_factory=dict)  # those that count with all attributes
+    generators: dict[int, tuple[str, Any]] = field(default_factory=dict)  # also those that do not count
     leaves_out: bool = False
     asked: names.Questions = field(default_factory=names.Questions)
     _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
@@ -181,7 +165,7 @@ class Dependencies:
         self._count_variables(variables_of(cls))
         found = names.names_in_annotations(vars(cls).get("__annotations__", {}).values(), space)
         resolution.count_named(self, space, found)
-        for name, value in (*attributes_of(cls), *described(cls)):
+        for name, value in parts_of(cls):
             self.count_value(f"{label}.{name}", value, cls)
 
     def _count_variables(self, found: Iterable[str]) -> None:
@@ -226,10 +210,7 @@ class Dependencies:
         )
 
     def note_generators(self, value: Any, by: ValueEncoder) -> None:
-        own: dict[str, Any] = {}
-        with contextlib.suppress(AttributeError):
-            own = object.__getattribute__(value, "__dict__")
-        for name, one in (("", value), *own.items()):
+        for name, one in (("", value), *project.space_of(value).items()):
             if is_generator(type(one)) and global_generator(one) is None:
                 bits = bits_of(one)  # which several may share
                 self.generators.setdefault(id(bits), (f"{by.where}.{name}".rstrip("."), bits))
@@ -272,7 +253,7 @@ class Dependencies:
 
     def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:
         self.leaves_out |= is_registered(cls)
-        name = f"{project.class_module_label(cls)}.{cls.__qualname__}"
+        name = class_label(cls)
         if not self.labels.is_project(cls):
             self.asked.library.add(cls.__name__)
             self.refer_library(project.class_module(cls))
@@ -286,7 +267,8 @@ class Dependencies:
     def refer_library(self, module: str) -> None:
         name, file = project.file_of(module)
         if file is not None and file.endswith(EXTENSIONS) and self.labels.places.of(file) is Place.PROJECT:
-            self.graph.add_extension(name, file)
+            if file not in self.graph.files.values():
+                self.graph.count(name, file)
         elif module.partition(".")[0] in self.labels.places.owned:
             self.graph.top_levels.add(module.partition(".")[0])
 
@@ -305,36 +287,31 @@ class Dependencies:
         return label
 
 
-def name_of(cls: type) -> str:
-    return f"{project.class_module(cls)}.{cls.__qualname__}"
-
-
 def refer_classes(classes: Sequence[type], reach: Dependencies) -> None:
     """Counts the code of the classes of items, where they are names. Sorted by name."""
     own: dict[str, type] = {}
     for cls in filter(reach.labels.is_project, classes if reach.counts_code else ()):
-        if own.setdefault(name_of(cls), cls) is not cls:
+        name = class_label(cls)
+        if own.setdefault(name, cls) is not cls:
             raise UnkeyableError(
-                f"items: two classes are named {name_of(cls)}: rename one, or pass plain values as items and "
+                f"items: two classes are named {name}: rename one, or pass plain values as items and "
                 "let the function build the objects"
             )
         reach.refer_class(cls)
     reach.run()
 
 
-def attributes_of(cls: type) -> Iterator[tuple[str, Any]]:
+def parts_of(cls: type) -> Iterator[tuple[str, Any]]:
+    """What a class holds: its attributes, and what is kept outside of them."""
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         is_kept = not (name in _SKIPPED_OF_CLASSES or name.startswith("__pydantic")) or name in _OF_PYDANTIC
-        is_made = isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is cls
-        is_made = is_made or type(value).__name__ == "CField"  # of ctypes' `_fields_`
+        is_in_c = type(value).__module__ == "builtins" and getattr(value, "__objclass__", None) is cls
+        is_made = is_in_c or type(value).__name__ == "CField"  # of ctypes' `_fields_`
         if name == "__hash__" and isinstance(value, FunctionType):  # attrs' holds a number of this process
             is_made = value.__code__.co_filename.startswith("<attrs generated")
         is_empty = name == "__annotations__" and not value  # as it is once somebody asked for it
         if is_kept and not (is_made or is_empty):
             yield name, value
-
-
-def described(cls: type) -> Iterator[tuple[str, Any]]:
     if type(cls) is not type:
         yield "__class__", type(cls)
     yield from ((name, getattr(cls, name)) for name in _OF_STRUCTS if hasattr(type(cls), name))
@@ -346,8 +323,7 @@ def described(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def variables_of(cls: type) -> list[str]:
-    """The variables whose names end in that of a field of a class of pydantic-settings, which may read them,
-    or hold it before a delimiter."""
+    """The variables that a class of pydantic-settings may read, by the names of its fields."""
     if not any(base.__module__.partition(".")[0] == "pydantic_settings" for base in cls.__mro__[1:]):
         return []
     ends = ("\n", "__", getattr(cls, "model_config", {}).get("env_nested_delimiter") or "\n")

@@ -104,28 +104,19 @@ class Found(NamedTuple):
 
 
 class ImportGraph:
-    """The files counted so far. Lives for one fingerprint.
-
-    Attributes:
-        search: folders to find modules in; then nothing is asked of what is loaded.
-        files: name in the recipe to path.
-        modules: module name to path, of project files.
-        top_levels: those of distributions that are used.
-        sources: by path; extension modules have none.
-        edited: paths of loaded files that can no longer be read or parsed: what was loaded counts alone.
-        wanted: module name to what it imports.
-    """
+    """The files counted so far. Lives for one fingerprint. `search`: folders to find modules in; then nothing
+    is asked of what is loaded."""
 
     def __init__(self, places: Places, search: Sequence[str] | None = None) -> None:
-        self.files: dict[str, str] = {}
-        self.modules: dict[str, str] = {}
-        self.top_levels: set[str] = set()
-        self.sources: dict[str, SourceFile] = {}
-        self.edited: set[str] = set()
+        self.files: dict[str, str] = {}  # name in the recipe to path
+        self.modules: dict[str, str] = {}  # module name to path, of project files
+        self.wanted: dict[str, set[str]] = {}  # module name to what it imports
+        self.top_levels: set[str] = set()  # those of distributions that are used
+        self.sources: dict[str, SourceFile] = {}  # by path; extension modules have none
+        self.edited: set[str] = set()  # loaded files that can no longer be read: what was loaded counts alone
         self._places = places
         self._search = search
         self._found: dict[str, Found] = {}
-        self.wanted: dict[str, set[str]] = {}
         self._queue: list[tuple[str, str]] = []
 
     def add_file(self, module: str, path: str) -> None:
@@ -135,10 +126,6 @@ class ImportGraph:
                 self._visit(name)
             self._queue.append((module, path))
             self._run()
-
-    def add_extension(self, module: str, path: str) -> None:
-        if path not in self.files.values():
-            self._count(module, path)
 
     def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
         """Counts what imports lead to, and returns the project's modules among it."""
@@ -152,9 +139,9 @@ class ImportGraph:
 
     def _run(self) -> None:
         while self._queue:
-            self._count(*self._queue.pop())
+            self.count(*self._queue.pop())
 
-    def _count(self, module: str, path: str) -> None:
+    def count(self, module: str, path: str) -> None:
         name, count = file_name(module, path), 1
         while name in self.files and os.path.realpath(self.files[name]) != os.path.realpath(path):
             count += 1

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ForwardRef, get_args
 
 from prepcache.keys.code.fingerprint import NAME_SHIFTS, instructions, nested
 from prepcache.keys.encoding.builtins import attributes_of
+from prepcache.keys.encoding.objects import kind_of
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
@@ -136,8 +137,7 @@ def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
 
 
 def is_attribute_bag(value: Any) -> bool:
-    cls = type(value)
-    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
+    return kind_of(value) in ("types.SimpleNamespace", "argparse.Namespace")
 
 
 def _member(cls: type, name: str) -> Any:

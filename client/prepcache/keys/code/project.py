@@ -136,10 +136,10 @@ def class_module(cls: type) -> str:
     return name if isinstance(name, str) else ""
 
 
-def class_module_label(cls: type) -> str:
+def class_label(cls: type) -> str:
     name = class_module(cls)
-    module = sys.modules.get(name)
-    return module_label(vars(module)) if name in ENTRY_SCRIPT and module is not None else name
+    module = sys.modules.get(name) if name in ENTRY_SCRIPT else None
+    return f"{name if module is None else module_label(vars(module))}.{cls.__qualname__}"
 
 
 def folders_of(space: Mapping[str, Any]) -> list[str]:

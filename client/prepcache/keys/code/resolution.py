@@ -221,20 +221,18 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
         return
     module, is_of_package = walk.labels.of_module(space), "__path__" in space
     reached = walk.graph.add_imports(imports, module, is_of_package)
-    names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
-    homes = {*reached, *with_packages(wanted_by(imports, module, is_of_package))}
+    codes, wanted = [code], wanted_by(imports, module, is_of_package)
     for name in reached:
-        source = walk.graph.sources.get(walk.graph.modules[name])
-        if source is None:
+        if (source := walk.graph.sources.get(walk.graph.modules[name])) is None:
             continue
-        names |= all_names(source.code)
-        is_any |= is_dynamic(source.code)
-        homes.update(with_packages(walk.graph.wanted[name]))
+        codes.append(source.code)
+        wanted |= walk.graph.wanted[name]
         if name not in walk.whole_files:
             walk.whole_files[name] = source.code
             walk.asked.note_code(source.code)
         if name not in sys.modules and not loaded_from(source.path):
             seen_texts[source.path] = source.stamp
+    names, homes = {"__getattr__"}.union(*map(all_names, codes)), {*reached, *with_packages(wanted)}
     count_builtins(walk, names)
     for home in sorted(homes & sys.modules.keys()):
         loaded = sys.modules[home]
@@ -247,7 +245,7 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
             continue
         elif place is not Place.PROJECT:
             _count_late(walk, home, vars(loaded), names)
-        elif is_any or home not in reached or type(loaded) is not ModuleType:
+        elif any(map(is_dynamic, codes)) or home not in reached or type(loaded) is not ModuleType:
             count_module(walk, loaded, ())
         else:
             for held in sorted(names & vars(loaded).keys()):

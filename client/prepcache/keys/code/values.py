@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import os
@@ -21,7 +20,7 @@ import secrets
 import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blake3 import blake3
 
@@ -68,8 +67,7 @@ _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """Reference and name by address. The oldest go."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A value that counts; `holder`: the class of the object that holds it, if one does."""
 
     digest: str
@@ -327,8 +325,7 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
     elif isinstance(value, functools.partial):
         named = {**value.keywords, "": list(value.args)}
     else:
-        state = None if isinstance(value, _BY_NAME) else getattr(value, "__dict__", None)
-        named = state if isinstance(state, dict) else {}
+        named = {} if isinstance(value, _BY_NAME) else project.space_of(value)
     return any(
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
         for name, part in itertools.islice(named.items(), _LOOKED_INTO)
