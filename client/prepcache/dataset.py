@@ -315,9 +315,9 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
 
     # -- what there is
 
-    def are_cached(self, positions: Array, *, not_within_s: float = 0.0) -> Array:
-        """Which samples are there, `bool[k]`; the daemon is not asked again within some seconds."""
-        return self._samples.are_there(positions, not_within_s=not_within_s)
+    def are_cached(self, positions: Array) -> Array:
+        """Which samples are there, `bool[k]`. Asks the daemon if any is missing."""
+        return self._samples.are_there(positions)
 
     def cached(self) -> int:
         """The number of items that are cached. Asks the daemon; preprocesses nothing."""

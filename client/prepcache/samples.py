@@ -161,8 +161,8 @@ class Samples:
 
     # -- looking up
 
-    def look(self, *, not_within_s: float = 0.0) -> bool:
-        return self.by.artifacts.look(not_within_s=not_within_s)
+    def look(self) -> bool:
+        return self.by.artifacts.look()
 
     def note_hits(self) -> None:
         self.by.artifacts.session.heartbeat.note_found(*self.tally.note_hits())
@@ -317,10 +317,11 @@ class Samples:
 
     # -- what there is
 
-    def are_there(self, positions: Array, *, not_within_s: float) -> Array:
+    def are_there(self, positions: Array) -> Array:
         if self.is_expanded:
             return np.ones(len(positions), np.bool_)
-        self.look(not_within_s=not_within_s)
+        if not self._there(positions).all():
+            self.look()
         return self._there(positions)
 
     def _there(self, positions: Any) -> Array:

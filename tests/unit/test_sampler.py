@@ -1,11 +1,13 @@
 """CachedFirstSampler: epochs are permutations in which cached samples come first."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from prepcache import CachedDataset, CachedFirstSampler
+from prepcache import sampler as sampling
 
 COUNT = 50
 
@@ -44,7 +46,8 @@ def test_cached_samples_come_first_and_in_random_order(ds):
     assert order[:20] != sorted(order[:20]) and order[20:] != sorted(order[20:])
 
 
-def test_what_others_make_meanwhile_comes_next(ds):
+def test_what_others_make_meanwhile_comes_next(ds, monkeypatch):
+    monkeypatch.setattr(sampling, "LOOK_S", 0.0)
     positions = iter(CachedFirstSampler(ds, generator=seeded(1)))
     given = [next(positions)]
     made = {position for position in range(COUNT) if position not in given and position % 3 == 0}
@@ -52,6 +55,15 @@ def test_what_others_make_meanwhile_comes_next(ds):
     given += [next(positions) for _ in made]
     assert set(given[1:]) == made
     assert sorted([*given, *positions]) == list(range(COUNT))
+
+
+def test_samples_that_are_missing_cost_no_look_each(ds, monkeypatch):
+    """A look walks over all that are left."""
+    monkeypatch.setattr(sampling, "LOOK_S", math.inf)
+    looks, are_cached = list[int](), ds.are_cached
+    monkeypatch.setattr(ds, "are_cached", lambda left: looks.append(len(left)) or are_cached(left))
+    there(ds, {3, 4})
+    assert sorted(CachedFirstSampler(ds)) == list(range(COUNT)) and looks == [COUNT]
 
 
 @pytest.mark.parametrize("asked", [0, 17, COUNT])
