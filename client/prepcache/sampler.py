@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from prepcache.dataset import CachedDataset
 
 LOOK_S = 0.5
-"""How often it is looked what is cached by now: for a million samples, that takes 20 ms."""
+"""How often it looks for what is cached by now, which takes 20 ms for a million samples."""
 
 
 class CachedFirstSampler(Sampler[int]):

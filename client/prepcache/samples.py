@@ -320,9 +320,8 @@ class Samples:
     def are_there(self, positions: Array) -> Array:
         if self.is_expanded:
             return np.ones(len(positions), np.bool_)
-        if not self._there(positions).all():
-            self.look()
-        return self._there(positions)
+        found = self._there(positions)
+        return self._there(positions) if not found.all() and self.look() else found
 
     def _there(self, positions: Any) -> Array:
         found: Array = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
