@@ -25,10 +25,10 @@ import numpy as np
 
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
+    LENDING,
     TAKES_BATCHES,
     Made,
     NotAStack,
-    by_index,
     collation_of,
     lent,
     tensor_maker,
@@ -136,26 +136,23 @@ class _Collate:
     def __call__(self, samples: Any) -> Any:
         """The batch of samples; in a worker, what it sends instead (collation.py)."""
         if isinstance(samples, Batch):
-            if samples.source is not None:
-                return by_index(samples, self)
             collation = collation_of(samples.table)
-            planned = collation.planned
-            # Each batch of a worker brings a copy; and not by value: 0.0 and -0.0 are equal.
-            if planned is None or not (planned[0] is self or planned[1] == repr(self)):
+            if collation.planned is None or collation.planned[0] is not self:
                 self._check(collation.paths)
                 plan = [
                     self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
                 ]
-                planned = collation.planned = self, repr(self), plan
-            return collation.build([collate(samples) for collate in planned[2]])
+                collation.planned = self, plan
+            leaves = [collate(samples) for collate in collation.planned[1]]
+            return (collation.send if samples.pool is LENDING else collation.build)(leaves)
         if isinstance(samples, Made):
-            return rebuilt(self(samples.samples), lambda _, leaf: lent(leaf))
-        leaves: dict[tuple[str, ...], list[Any]] = {}
+            return rebuilt(self(list(samples)), lambda _, leaf: lent(leaf))
+        rows: dict[tuple[str, ...], list[Any]] = {}
         for sample in samples:
             for path, leaf in leaves_of(sample):
-                leaves.setdefault(path, []).append(leaf)
-        self._check(leaves)
-        return rebuilt(samples[0], lambda path, _: self._leaf(path, leaves[path], len(samples)), (), list)
+                rows.setdefault(path, []).append(leaf)
+        self._check(rows)
+        return rebuilt(samples[0], lambda path, _: self._leaf(path, rows[path], len(samples)), (), list)
 
     def _check(self, paths: Iterable[tuple[str, ...]]) -> None:
         there = [".".join(path) for path in paths]

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
 
-from prepcache.batching.collation import as_asked, receives
+from prepcache.batching.collation import as_asked
 from prepcache.dataset_options import (
     DatasetOptions,
     MapStyle,
@@ -217,7 +217,6 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         elif mode is None or mode.prepares:
             samples.prepare(None if mode is None else mode.part_of(samples.count))
         samples.originals.end_opening()
-        receives(samples)
 
     @classmethod
     def wrap(
@@ -307,7 +306,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
             raise error.with_traceback(None) from error.__cause__
         if self.transform is not None:
             batch = [self.transform(sample) for sample in batch]
-        return as_asked(batch, self._samples, sys._getframe(1))  # type: ignore[no-any-return]
+        return as_asked(batch, sys._getframe(1))  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T_co]:
         for index in range(len(self)):
@@ -331,10 +330,6 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         if self._samples.tally.not_stored:
             self._samples.look()
         return self._samples.report()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        receives(self._samples)
 
 
 def open_recipe(given: DatasetOptions) -> Recipe:

@@ -149,7 +149,7 @@ class Samples:
         self.by = by
         self.catalogue = catalogue
         self.count = len(distinct.inverse)
-        self.is_expanded, self.token = by.is_expanded, by.of
+        self.is_expanded = by.is_expanded
         self.originals = Originals(items, distinct, stamps, numbers)
         self.tally = Tally(distinct, catalogue)
         self._items = items
@@ -262,17 +262,6 @@ class Samples:
 
     def batch(self, indices: Any) -> list[Any] | Batch:
         return self.view().take(indices, self._made)
-
-    @property
-    def is_known_to_parent(self) -> bool:
-        """Whether the process that started this one opened them, and has or finds all that are here."""
-        return self.by.artifacts.owner != os.getpid() and self.catalogue.is_known_to_parent
-
-    def gathered(self, positions: Array) -> list[Any] | Batch:
-        """The same, for a worker that found these samples."""
-        if not (self.is_expanded or self.view().is_whole or self._there(positions).all()):
-            self.look()
-        return self.batch(positions)
 
     def __iter__(self) -> Iterator[Any]:
         """All samples, gathered in blocks where none is missing: a sample is a view of its block's memory."""

@@ -1,6 +1,6 @@
 """A plain DataLoader with workers over a data set: what a TensorDataset gives under the same loader.
 
-Workers name rows, and the job gathers them: nothing of a batch is in shared memory, which the tests look at.
+Workers lend their job the memory of a batch: nothing of it is in torch's shared memory, which tests look at.
 """
 
 import os
@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 COUNT = 61
-IMAGES = torch.arange(COUNT * 12, dtype=torch.float32).reshape(COUNT, 3, 4)
+IMAGES = torch.arange(COUNT * 3000, dtype=torch.float32).reshape(COUNT, 30, 100)  # lent from six on
 LABELS = torch.arange(COUNT) * 7
 
 def make(i):
@@ -57,7 +57,7 @@ def same(ours, theirs):
         return type(ours) is type(theirs) and len(ours) == len(theirs) and all(map(same, ours, theirs))
     return ours == theirs
 
-def is_by_index(batches):
+def is_lent(batches):
     return not any(leaf.is_shared() for batch in batches for leaf in leaves(batch) if leaf.numel())
 """
 
@@ -103,7 +103,7 @@ def init(worker):
 WEIGHTED = WeightedRandomSampler(range(COUNT), 30, generator=seeded())
 
 SENT = dict(batch_sampler=[[3, 60], [0], [-1, 17], [5]], num_workers=1, persistent_workers=True)
-# name -> (data set of a data set, options, whether rows are named)
+# name -> (data set of a data set, options, whether batches are lent)
 TABLE = {
     "plain": (lambda ds: ds, dict(batch_size=8), True),
     "shuffled": (lambda ds: ds, dict(batch_size=8, shuffle=True, generator=seeded()), True),
@@ -157,7 +157,7 @@ if __name__ == "__main__":
     ds = opened()
     plain = TensorDataset(IMAGES, LABELS)
     for name in names:
-        build, options, is_named = TABLE[name]
+        build, options, is_ours = TABLE[name]
         if name == "out of range":
             plain = Subset(plain, range(COUNT))  # a tensor says IndexError, and so does a list
         ours, length = epochs(build(ds), options, sys.argv[1])
@@ -171,7 +171,7 @@ if __name__ == "__main__":
             assert same(ours, theirs), (name, ours, theirs)
         assert length == theirs_length, name
         batches = [batch for batch in ours if not isinstance(batch, str)]
-        assert is_by_index(batches) == is_named, name
+        assert is_lent(batches) == is_ours, name
     tell(calls=len(names))
 """
 
@@ -212,7 +212,7 @@ def main():
     ds = opened()
     loader = DataLoader(ds, 8, num_workers=2)
     whole = list(loader)
-    assert is_by_index(whole) and len(whole) == 8
+    assert is_lent(whole) and len(whole) == 8
 
     # A batch is the consumer's: what he does to one is in no other.
     for images, _ in loader:
@@ -235,7 +235,7 @@ def main():
     texts = prepcache.CachedDataset(list(range(20)), ragged, version="2", code=None, progress=False)
     for collate in (prepcache.pad_collate, prepcache.pad_collate(-1, also="mask"), prepcache.pack_collate()):
         made = list(DataLoader(texts, 4, num_workers=2, collate_fn=collate))
-        assert is_by_index(made) and same(made, list(DataLoader(texts, 4, collate_fn=collate)))
+        assert is_lent(made) and same(made, list(DataLoader(texts, 4, collate_fn=collate)))
         texts.transform = dict
         assert same(list(DataLoader(texts, 4, num_workers=2, collate_fn=collate)), made)
         texts.transform = None
@@ -262,15 +262,15 @@ def main():
     # Items that expand: positions are those of samples, of which there are more.
     twofold = opened(version="4", preprocess=twice, expand=True)
     made = list(DataLoader(twofold, 8, num_workers=2))
-    assert is_by_index(made) and len(made) == 16 and same(made, list(DataLoader(twofold, 8)))
+    assert is_lent(made) and len(made) == 16 and same(made, list(DataLoader(twofold, 8)))
 
-    # What cannot be named travels as bytes: a transform, a data set that the job does not have.
+    # What a transform made is lent, too, and what a data set gave that the job does not have is not.
     made = [[*batch] for batch in DataLoader(opened(transform=Flipped), 8, num_workers=2)]
     assert same(made, [[images.flip(1), labels] for images, labels in whole])
     made = list(DataLoader(Lazily(), 8, num_workers=2))
-    assert same(made, whole) and not is_by_index(made)
+    assert same(made, whole) and not is_lent(made)
 
-    # Purged between a worker's look and the job's: it is made again, the same.
+    # Purged between the look of a worker and its gather.
     half = iter(DataLoader(ds, 8, num_workers=2, prefetch_factor=8))
     assert same(next(half), whole[0])
     with prepcache.Client() as client:
@@ -309,7 +309,7 @@ def test_batches_are_those_of_a_tensor_dataset(jobs):
 
 @pytest.mark.nightly(daily=["spawn"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_that_are_spawned_name_rows_too(jobs, method):
+def test_workers_that_are_spawned_lend_too(jobs, method):
     jobs.run(jobs.write(COMMON + CASES), method, "sent")
 
 
@@ -318,36 +318,13 @@ def test_batches_that_are_on_their_way_outlive_what_happens(jobs):
         jobs.run(jobs.write(COMMON + MORE), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
 
 
-ALONE = """
-JOB = os.getpid()
-
-def slowly(i):
-    assert os.getpid() != JOB, "the job makes what its worker has"
-    time.sleep(0.01)
-    return IMAGES[i]
-
-def main():
-    ds = opened(slowly, lazy=True)
-    ds._samples.gathered = None  # the job has none to gather
-    loader = DataLoader(ds, 8, num_workers=1, persistent_workers=True)
-    for _ in range(3):
-        assert same(torch.cat(list(loader)), IMAGES)
-    tell()
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def test_what_only_a_worker_has_travels_as_bytes(jobs):
-    """Without a daemon, what a worker keeps is in files of its own."""
-    jobs.run(jobs.write(COMMON + ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
-
-
 LENT = """
 vars(os).pop("memfd_create", None)  # as in Pythons of uv and conda
 def large(i):
     return [torch.full((3, 100, 100), i), i]
+
+def larger(i):
+    return next_one(large(i))
 
 def next_one(sample):
     return [sample[0] + 1, sample[1]]
@@ -358,8 +335,9 @@ def are_right(batches, part=slice(None)):
 
 OF_BATCH = [list(range(at, at + 4)) for at in range(0, 64, 4)]
 
-def main(method):
-    ds = prepcache.CachedDataset(range(64), large, None, next_one, code=None, version="1", progress=False)
+def main(method, how):
+    function, transform = (large, next_one) if how == "transform" else (larger, None)
+    ds = prepcache.CachedDataset(range(64), function, None, transform, code=None, version=how, progress=False)
     loader = DataLoader(ds, 4, num_workers=2, persistent_workers=True, multiprocessing_context=method)
     assert all(are_right(loader) for _ in range(3))
     for worker in loader._iterator._workers:
@@ -385,14 +363,15 @@ def main(method):
     tell()
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
 """
 
 
 @pytest.mark.nightly(daily=["fork"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_what_travels_as_bytes_lies_in_memory_used_again(jobs, method):
-    jobs.run(jobs.write(COMMON + LENT), method)
+def test_what_workers_lend_is_used_again(jobs, method):
+    for how in ("plain", "transform"):
+        jobs.run(jobs.write(COMMON + LENT), method, how)
 
 
 SHARED_MEMORY = """

@@ -29,8 +29,6 @@ def rows_of(folder: Path, samples: Sequence[Any], parts: int = 1) -> Rows:
 class Stored(torch.utils.data.Dataset[Any]):
     """A data set over rows, as small as can be."""
 
-    is_known_to_parent = False
-
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
@@ -42,7 +40,7 @@ class Stored(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, indices: Any) -> Any:
         batch = self.rows.take(indices)
-        return as_asked(batch, self, sys._getframe(1)) if isinstance(batch, Batch) else batch
+        return as_asked(batch, sys._getframe(1)) if isinstance(batch, Batch) else batch
 
 
 def stored_images(folder: Path, count: int) -> Stored:

@@ -4,14 +4,13 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, StackDataset, Subset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from prepcache import collate
 from prepcache.batching import collation
 from prepcache.batching.gather import Rows
 from prepcache.collate import pack_collate, pad_collate
@@ -115,65 +114,92 @@ class Noted(TorchDispatchMode):
 CALLED: list[str] = []
 
 
-def test_what_a_worker_makes_is_copied_once_into_lent_memory(monkeypatch):
-    monkeypatch.setattr(collation, "_BLOCKS", [])
+@pytest.fixture
+def lending(monkeypatch):
+    """That of a worker, which is its own job here."""
+    made = collation._Lending()
+    for module in (collation, collate):
+        monkeypatch.setattr(module, "LENDING", made)
+    monkeypatch.setattr(collation, "_MAPS", {})
+    return made
+
+
+def sent(batch: Any, function: Any = default_collate) -> Any:
+    raw = pickle.dumps(function(batch))
+    assert len(raw) < 2000
+    return pickle.loads(raw)
+
+
+def blocks_of(lending: Any) -> tuple[int, int]:
+    """How many the worker has, and its job has mapped."""
+    return len(lending._all), len(collation._MAPS)
+
+
+def test_what_a_worker_makes_is_copied_once_into_lent_memory(lending, monkeypatch):
+    CALLED.clear()
     samples = [torch.full((3, 100, 100), i) for i in range(6)]
     for at in range(0, 6, 2):
         with Noted():
-            raw = pickle.dumps(default_collate(collation.Made(samples[at : at + 2])))  # type: ignore[arg-type]
-            got = pickle.loads(raw)
-        assert len(raw) < 1000 and same(got, torch.stack(samples[at : at + 2]))
-        maps = Path("/proc/self/maps").read_text().splitlines()
-        assert sum("memfd:prepcache" in one for one in maps) == 2, "one block, of its worker and its job"
+            got = sent(collation.Made(samples[at : at + 2]))
+        assert same(got, torch.stack(samples[at : at + 2]))
+        assert blocks_of(lending) == (1, 1)
         del got
     views = {"aten::view", "aten::view.dtype", "aten::lift_fresh", "aten::detach"}
     assert [name for name in CALLED if name not in views] == ["aten::stack.out"] * 3
-    monkeypatch.setattr(collation, "_BLOCKS", [])
+    lending.after_fork()
     monkeypatch.setattr(collation, "memory_file", open)  # fails, as where it is forbidden
     assert same(default_collate(collation.Made(samples)), torch.stack(samples))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("function", [default_collate, pad_collate()], ids=["default", "padded"])
+def test_what_a_worker_gathers_is_copied_once_into_lent_memory(tmp_path, lending, function):
+    size = 5 if function is not default_collate else 0
+    samples = [
+        (torch.full((20_000 + i * size,), i), torch.full((9, 5_000), i).half(), "words " * 10_000, i)
+        for i in range(9)
+    ]
+    rows = rows_of(tmp_path, samples, 2)
+    CALLED.clear()
+    for picks in ([8, 0, 5], [1, 1], [4, 7, 2]):
+        batch = rows.take(picks)
+        batch.pool = lending.for_batch()  # type: ignore[union-attr]
+        with Noted():
+            got = sent(batch, function)
+        assert same(got, function(rows.take(picks)))
+        assert blocks_of(lending) == (3, 3), "a block for each large column"
+        del got
+    assert not any("copy_" in name or "stack" in name for name in CALLED)
+
+
+def test_what_is_gathered_in_vain_is_lent_for_the_next_batch(tmp_path, lending):
+    rows = rows_of(tmp_path, [torch.full((20_000 + i,), i) for i in range(4)])
+    for _ in range(3):
+        batch = rows.take([0, 1])
+        batch.pool = lending.for_batch()  # type: ignore[union-attr]
+        with pytest.raises(RuntimeError, match="equal size"):
+            default_collate(batch)  # type: ignore[arg-type]
+    assert blocks_of(lending) == (2, 0)
+
+
+def test_whoever_collects_batches_has_each(lending, monkeypatch):
+    monkeypatch.setattr(collation, "_MOST_BLOCKS", 6)
+    kept = [sent(collation.Made([torch.full((10_000,), i)] * 2)) for i in range(20)]
+    assert all((one == i).all() for i, one in enumerate(kept))
+    assert len(lending._all) <= 6
+
+
+def test_maps_of_a_worker_that_has_ended_are_given_up(lending):
+    first, second = (sent(collation.Made([torch.full((10_000,), i)] * 2)) for i in range(2))
+    lending.after_fork()  # its blocks are gone, as with a worker
+    assert len(collation._MAPS) == 2
+    del first
+    assert not collation._MAPS and (second == 1).all()
+
+
 @pytest.mark.parametrize("begun", [[], [0]])
-def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(monkeypatch, begun):
-    blocks: list[Any] = []
-    monkeypatch.setattr(collation, "_BLOCKS", blocks)
-    got = pickle.loads(pickle.dumps(default_collate(collation.Made([torch.zeros(10_000)] * 2))))  # type: ignore[arg-type]
+def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(lending, monkeypatch, begun):
+    got = sent(collation.Made([torch.zeros(10_000)] * 2))
     monkeypatch.setattr(collation, "_BEGUN", [*collation._BEGUN, *begun])
     assert same(got, torch.zeros(2, 10_000))
     del got
-    assert blocks[0].memory[0] == (collation._HELD if begun else collation._FREE)
-
-
-class Copy:
-    """A data set of some samples, as the worker's batches name it."""
-
-    __hash__ = None  # type: ignore[assignment]  # as of a dataclass
-
-    def __init__(self, token: str, count: int) -> None:
-        self.token, self.count = token, count
-        collation.receives(self)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def gathered(self, positions: Any) -> list[Any]:
-        return [(self.count, int(at)) for at in positions]
-
-
-def arrive(token: str, count: int) -> Any:
-    raw = np.array([2, 0], np.uint8).tobytes()
-    return collation.arrived(token, count, "B", raw, list, 0)
-
-
-@pytest.mark.parametrize("counts", [(3, 4), (4, 3)])
-def test_a_batch_is_of_the_copy_of_its_length(counts):
-    kept = [Copy("two copies", count) for count in counts]
-    assert [arrive("two copies", one.count)[0][0] for one in kept] == list(counts)
-
-
-def test_a_batch_of_no_copy_says_what_to_do():
-    kept = Copy("one copy", 3)
-    for token, count, advice in (("one copy", 5, "start a new epoch"), ("no copy", 3, "keep it until")):
-        failed = arrive(token, count)
-        assert isinstance(failed, ExceptionWrapper) and advice in str(failed.exc_msg)
-    assert len(kept) == 3
+    assert lending._all[0].memory[0] == (collation._HELD if begun else collation._FREE)

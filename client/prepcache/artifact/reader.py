@@ -35,6 +35,7 @@ from prepcache.artifact.header import (
 from prepcache.errors import ArtifactError
 
 Build = Callable[[Sequence[Any]], Any]
+Finish = Callable[[Any, type], Any]
 
 _CHUNK_ROWS = 1 << 18
 """Rows checked at a time: a few MB, however large the artifact is."""
@@ -242,29 +243,28 @@ def _getter(column: Column) -> Callable[[int], Any]:
     return text
 
 
-def builder(tree: sample_tree.Tree, strings: type | None = None) -> Build:
-    """What puts leaves (a list, in walking order) together into a sample of this tree; collated ones as torch
-    does, which leaves the `strings` of a leaf in this type: a list, or the tuple of a transposed sequence."""
+def builder(tree: sample_tree.Tree, collated: Finish | None = None, strings: type = list) -> Build:
+    """What puts leaves (a list, in walking order) together into a sample of this tree; or into a batch, of
+    what `collated` makes of each, where `strings` is the type that torch gives the strings of a leaf: a list,
+    or the tuple of a transposed sequence."""
     if isinstance(tree, int):
-        if strings is None:
-            return itemgetter(tree)
-        return lambda leaves: strings(leaves[tree]) if isinstance(leaves[tree], list) else leaves[tree]
+        return itemgetter(tree) if collated is None else lambda leaves: collated(leaves[tree], strings)
     word = tree[0]
     if word == "dict":
         keys = [key for key, _ in tree[1]]
-        values = _children([child for _, child in tree[1]], strings and list)
+        values = _children([child for _, child in tree[1]], collated, list)
         return lambda leaves: dict(zip(keys, values(leaves), strict=True))
-    children = _children(tree[-1], strings and tuple)
-    make: Any = list if word == "list" or strings is not None else tuple
+    children = _children(tree[-1], collated, tuple)
+    make: Any = list if word == "list" or collated is not None else tuple
     if word == "named":
         make = sample_tree.named_class(tree[1], tree[2], tuple(tree[3]))._make
     return lambda leaves: make(children(leaves))
 
 
-def _children(trees: list[sample_tree.Tree], strings: type | None) -> Build:
-    if trees and strings is None and all(isinstance(child, int) for child in trees):
+def _children(trees: list[sample_tree.Tree], collated: Finish | None, strings: type) -> Build:
+    if trees and collated is None and all(isinstance(child, int) for child in trees):
         return itemgetter(slice(trees[0], trees[-1] + 1))
-    builders = [builder(child, strings) for child in trees]
+    builders = [builder(child, collated, strings) for child in trees]
     return lambda leaves: [build(leaves) for build in builders]
 
 

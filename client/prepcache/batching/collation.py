@@ -1,21 +1,18 @@
 """Collation by columns: what torch's `default_collate` makes of samples, without the samples.
 
-In a DataLoader worker, a batch that the job can gather itself is sent as the positions of its samples:
+A DataLoader worker gathers into memory that it lends its job, and sends where that is:
 
-    worker:  fetch ── __getitems__ ──> Batch ── collation ──> by_index ── pickled: some bytes a sample ─┐
-    job:     the batch  <── collated and gathered into recycled memory <── Batch <── unpickled  <───────┘
+    worker:  fetch ── __getitems__ ──> Batch ── collation ──> gathered into a block ── pickled: its place ──┐
+    job:     gone, the block is the worker's again <── the batch <── looks into the block <── unpickled <───┘
 
 Invariants:
     1. The result equals torch's. A column whose collation is not known to be a plain stack is left to
        torch's own code, and so is every batch if its table of functions holds one that is not torch's.
-    2. Only torch's own fetcher and `Loader` are given a `Batch`, where its collate function takes one, and
-       then a `Sent`, which the fetcher hands on to the queue. The user's code sees lists of samples.
-    3. A batch is sent by index only of a data set that the job has: the DataLoader's `dataset`, or one that
-       this is a `Subset` of, which this worker did not open. The job has its rows, or asks the daemon.
-    4. What fails in the job fails in the turn of its batch, as what fails in a worker does.
-    5. What torch's default collation, or ours, makes of other samples of a worker's (of a transform, or that
-       the worker alone has) lies in memory that the worker lends its job (below). What another collate
-       function makes travels as torch sends tensors.
+    2. Only torch's own fetcher and `Loader` are given a `Batch`, or a `Made`, where their collate function
+       takes one; what becomes of it in a worker holds `Sent`s, which the fetcher hands on to the queue. The
+       user's code sees lists of samples.
+    3. Numbers of less than `SMALL_BYTES` lie in the message. What another collate function makes, and all
+       where processes may not open each other's files, travels as torch sends it.
 
 Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
 """
@@ -28,18 +25,19 @@ import mmap
 import os
 import weakref
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from prepcache.artifact import columns
 from prepcache.artifact.reader import Mapping, builder, memory_file
-from prepcache.artifact.sample_tree import leaves_of
+from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.table import (
-    KEPT_BLOCKS,
+    PLACE_IN_PAGE,
     SMALL_BYTES,
     Dense,
     Numbers,
@@ -49,7 +47,6 @@ from prepcache.batching.table import (
     Table,
     rounded,
 )
-from prepcache.forks import Living
 from prepcache.namedtuples import is_namedtuple
 
 TAKES_BATCHES: dict[int, Any] = {}
@@ -61,7 +58,6 @@ FETCHERS: list[Any] = []
 try:
     import torch
     import torch.utils.data
-    from torch._utils import ExceptionWrapper
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import collate as _collate
     from torch.utils.data._utils import fetch as _fetch
@@ -80,7 +76,7 @@ _plain_functions: list[Any] = []
 """What is in the table while it is as torch made it, and ours; empty if it was changed before."""
 
 CollateLeaf = Callable[[Numbers, Pool], Any]
-"""Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""
+"""Gathers one leaf of the picked rows: a tensor, or `Texts`."""
 
 
 class NotAStack(Exception):
@@ -91,41 +87,38 @@ class Row:
     """What torch's collation sees of a batch of ours."""
 
 
-def as_asked(given: Any, source: Any, asked_by: Any) -> Any:
-    """A batch or a list of samples of `source`, some `Samples`, as its data set gives them to who asks."""
+def as_asked(given: Any, asked_by: Any) -> Any:
+    """A batch, or a list of samples, as its data set gives it to who asks."""
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
     if asked_by is None or asked_by.f_code not in FETCHERS:
         return list(given)
     fetcher = asked_by.f_locals["self"]
-    collate = fetcher.collate_fn
-    is_torchs = asked_by.f_code is _TORCH_FETCHER
-    is_alone = not is_torchs or asked_by.f_back.f_code is _ALONE_CODE  # in a worker, too
-    info = None if is_alone else get_worker_info()
-    is_sent = info is not None and fetcher.dataset is info.dataset
-    is_named = is_sent and source.is_known_to_parent
-    is_taken = not TAKES_BATCHES.keys().isdisjoint((id(collate), id(type(collate))))
-    if is_taken and not isinstance(given, list) and (info is None or is_named):
-        given.source = source if is_named else None
-        return given
-    samples = list(given)
-    return Made(samples) if is_sent and is_taken and samples and _lends(samples[0]) else samples
+    if TAKES_BATCHES.keys().isdisjoint((id(fetcher.collate_fn), id(type(fetcher.collate_fn)))):
+        return list(given)
+    is_sent = asked_by.f_code is _TORCH_FETCHER and asked_by.f_back.f_code is not _ALONE_CODE
+    info = get_worker_info() if is_sent else None
+    opened = f"/proc/{os.getppid()}/fd"  # as the job will open this worker's
+    if info is not None and fetcher.dataset is info.dataset and os.access(opened, os.R_OK):
+        if not isinstance(given, list):
+            given.pool = LENDING.for_batch()
+        elif given and _is_bare(given[0]):
+            return Made(given)
+    return given
 
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch."""
     is_plain = collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions
-    if isinstance(batch, Made):
-        return _collate.collate(batch.samples, collate_fn_map=_SENDING if is_plain else collate_fn_map)
-    if is_plain:
+    is_sent = batch.pool is LENDING
+    if is_plain and not isinstance(batch, Made):
         collation = collation_of(batch.table)
-        if batch.source is not None and collation.is_gathered:
-            return by_index(batch, None)
-        try:
-            return collation.build([leaf(batch.numbers, batch.pool) for leaf in collation.leaves])
-        except NotAStack:
-            pass
-    return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
+        with suppress(NotAStack):
+            leaves = [leaf(batch.numbers, batch.pool) for leaf in collation.leaves]
+            return (collation.send if is_sent else collation.build)(leaves)
+    if is_sent:
+        batch.pool = Pool()  # what others make of samples may look into them until it has gone
+    return _collate.collate(list(batch), collate_fn_map=_SENDING if is_plain and is_sent else collate_fn_map)
 
 
 # --- a table's columns, collated ---
@@ -137,8 +130,7 @@ class Collation:
     def __init__(self, table: Table) -> None:
         table.collation = self
         self.leaves = [_collate_leaf(column) for column in table.columns]
-        self.is_gathered = _refuse not in self.leaves
-        self.build = builder(table.tree, list)
+        self.build, self.send = builder(table.tree, _given), builder(table.tree, _sent)
         numbered = builder(table.tree)(list(range(len(table.columns))))
         self.paths = [path for path, _ in leaves_of(numbered)]
         self.planned: Any = None  # kept by prepcache.collate
@@ -152,14 +144,29 @@ def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
     if column is None:
         return _refuse
     if isinstance(column, Ragged) and column.leaf.kind in columns.BYTE_KINDS:
-        decode = columns.decode_bytes(column.leaf)
-        return lambda numbers, pool: list(map(decode, column.gather(numbers, pool).octets()))
+        return lambda numbers, pool: Texts(column.leaf, column.gather(numbers, pool))
     to_tensor = tensor_maker(column)
     if to_tensor is None:
         return _refuse
     if isinstance(column, Ragged):
         return _equal_rows(column, to_tensor)
     return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
+
+
+class Texts(NamedTuple):
+    """A leaf of str or bytes, gathered."""
+
+    leaf: columns.Leaf
+    rows: Ranges
+
+    def decoded(self, kind: type) -> Any:
+        return kind(map(columns.decode_bytes(self.leaf), self.rows.octets()))
+
+
+def _given(leaf: Any, strings: type) -> Any:
+    if isinstance(leaf, Texts):
+        return leaf.decoded(strings)
+    return strings(leaf) if isinstance(leaf, list) else leaf
 
 
 def _refuse(numbers: Numbers, pool: Pool) -> Any:
@@ -187,19 +194,20 @@ def tensor_maker(column: Dense | Ragged) -> Callable[[Any], Any] | None:
     return torch.from_numpy
 
 
-# --- what workers send ---
+# --- what workers send: where it lies in memory that they lend their job ---
 
-_DATASETS: Living[Any] = Living()
-"""Those of this process."""
-
-
-def receives(samples: Any) -> None:
-    """Has batches of these `Samples` of a data set arrive in this process."""
-    _DATASETS.add(samples)
+_SENDING: dict[Any, Any] = {}
+"""torch's table of collate functions, for batches that are sent."""
+_FREE, _SENT, _HELD = range(3)
+"""What the first byte of a block says: whose it is, the worker's, nobody's, or the job's."""
+_LEAD_BYTES = PLACE_IN_PAGE
+_MOST_BLOCKS = 64
+"""Of a worker whose job collects batches, or forks while it has some."""
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class Sent:
-    """What is in a message in place of a batch, or of a tensor: a call, which its unpickling makes."""
+    """What is in a message in place of a tensor: a call, which its unpickling makes."""
 
     def __init__(self, *call: Any) -> None:
         self._call = call
@@ -208,60 +216,21 @@ class Sent:
         return self._call
 
 
-def by_index(batch: Any, collate: Any) -> Sent:
-    """A batch that has a `source`, for the job to gather; `collate`: of ours, None for torch's default."""
-    source, at, worker = batch.source, batch.indices, cast(Any, get_worker_info())
-    count = len(source)
-    small = np.where(at < 0, at + count, at).astype(np.min_scalar_type(max(count, 1)))
-    sent = source.token, count, small.dtype.char, small.tobytes(), collate, worker.id
-    return Sent(arrived, sent)
-
-
-def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker: int) -> Any:
-    """The batch that a worker named, in the process that receives it; or torch's wrapper of an error."""
-    try:
-        batch = _found(token, count).gathered(np.frombuffer(raw, dtype).astype(np.int64))
-        return (collate or _collate.default_collate)(batch)
-    except Exception:  # noqa: BLE001 - raised by the DataLoader in the batch's turn
-        return ExceptionWrapper(where=f"in DataLoader worker process {worker}")  # type: ignore[no-untyped-call]
-
-
-def _found(token: str, count: int) -> Any:
-    lengths = {len(one): one for one in _DATASETS if one.token == token}
-    if count not in lengths:
-        raise RuntimeError(
-            "a DataLoader worker sent positions of a CachedDataset that this process has deleted or prepared "
-            "again: keep it until its last batch has arrived, and start a new epoch after prepare()"
-        )
-    return lengths[count]
-
-
-# --- what travels as bytes: in memory that a worker lends its job ---
-
-_SENDING: dict[Any, Any] = {}
-"""torch's table of collate functions, for batches that are sent."""
-_FREE, _SENT, _HELD = range(3)
-"""What the first byte of a block says: whose it is, the worker's, nobody's, or the job's."""
-_LEAD_BYTES = 64
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-
-
 class Made:
     """Samples of a worker's whose batch is put into lent memory."""
 
     def __init__(self, samples: list[Any]) -> None:
-        self.samples = samples
+        self.samples, self.pool = samples, LENDING.for_batch()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.samples)
 
     def __getitem__(self, index: Literal[0]) -> Row:
         return Row()
 
 
-def _lends(sample: Any) -> bool:
-    """Whether job and worker may open each other's files, and no code of a container sees what is sent."""
-    return os.access(f"/proc/{os.getppid()}/fd", os.R_OK) and _is_bare(sample)
-
-
 def _is_bare(sample: Any) -> bool:
+    """Whether no code of a container sees what is sent."""
     kind = type(sample)
     if kind in (dict, list, tuple) or (is_namedtuple(kind) and kind.__base__ is tuple):
         return all(map(_is_bare, sample.values() if kind is dict else sample))
@@ -276,19 +245,48 @@ class _Block:
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.truncate(self.fd, size_bytes)
         self.memory = np.asarray(Mapping(size_bytes, _READ_WRITE, mmap.MAP_SHARED, self.fd))
+        self.place = os.getpid(), self.fd, os.fstat(self.fd).st_ino, size_bytes
 
 
-_BLOCKS: list[_Block] = []
+class _Lending(Pool):
+    """The blocks of this worker, one for each column of a batch."""
 
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._all: list[_Block] = []
+        self._taken: dict[int, _Block] = {}  # for the batch that is gathered, by the address of its column
 
-def _block(size_bytes: int) -> _Block:
-    for block in _BLOCKS:
-        if block.memory[0] == _FREE and size_bytes <= block.memory.size <= 2 * size_bytes:
-            return block
-    if len(_BLOCKS) >= KEPT_BLOCKS:  # somebody collects batches
-        _BLOCKS[:] = [block for block in _BLOCKS if block.memory[0] == _SENT]
-    _BLOCKS.append(_Block(rounded(size_bytes)))
-    return _BLOCKS[-1]
+    def for_batch(self) -> Pool:
+        """This, for the next batch: of the last one all is sent that will be."""
+        for block in self._taken.values():
+            block.memory[0] = _FREE
+        self._taken.clear()
+        return self
+
+    def _free_block(self, size_bytes: int) -> tuple[Any, int]:
+        with suppress(OSError):
+            return self.block(size_bytes).memory, _LEAD_BYTES
+        return super()._free_block(size_bytes)
+
+    def block(self, size_bytes: int) -> _Block:
+        """One for so many bytes. Raises OSError: there is no descriptor left, or no file in memory."""
+        size_bytes = rounded(size_bytes + _LEAD_BYTES)
+        for block in self._all:
+            if block.memory[0] == _FREE and size_bytes <= block.memory.size <= 2 * size_bytes:
+                break
+        else:
+            if len(self._all) >= _MOST_BLOCKS:
+                self._all = [block for block in self._all if block.memory[0] == _SENT]
+            self._all.append(block := _Block(size_bytes))
+        block.memory[0] = _SENT
+        self._taken[block.memory.ctypes.data + _LEAD_BYTES] = block
+        return block
+
+    def sent(self, made: Any) -> Sent | None:
+        """What is sent of a tensor that fills a block, from its begin."""
+        if not made.is_contiguous() or (block := self._taken.pop(made.data_ptr(), None)) is None:
+            return None
+        return Sent(_received, (block.place, made.nbytes, tuple(made.shape), made.dtype))
 
 
 def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
@@ -296,31 +294,44 @@ def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
     if not _is_plain(first):
         return _collate.collate_tensor_fn(batch)
-    return _filled((len(batch), *first.shape), first.dtype, lambda out: torch.stack(batch, 0, out=out))
+    return lent(torch.stack(batch, 0, out=_room((len(batch), *first.shape), first.dtype)))
 
 
 def lent(made: Any) -> Any:
     """What is sent of a leaf of a batch."""
-    return _filled(tuple(made.shape), made.dtype, lambda out: out.copy_(made)) if _is_plain(made) else made
+    if not _is_plain(made):
+        return made
+    if made.nbytes < SMALL_BYTES:
+        return Sent(_tensor, (made.reshape(-1).view(torch.uint8).numpy(), tuple(made.shape), made.dtype))
+    return LENDING.sent(made) or LENDING.sent(_room(tuple(made.shape), made.dtype).copy_(made)) or made
+
+
+def _sent(leaf: Any, strings: type) -> Any:
+    """What is sent of a leaf of a `Batch`."""
+    if isinstance(leaf, Texts):
+        return Sent(
+            _decoded, (leaf.leaf, lent(torch.from_numpy(leaf.rows.values)), leaf.rows.offsets, strings)
+        )
+    return rebuilt(_given(leaf, strings), lambda _, one: lent(one))
+
+
+def _decoded(leaf: columns.Leaf, values: Any, offsets: Any, strings: type) -> Any:
+    return Texts(leaf, Ranges(values.numpy(), offsets, None)).decoded(strings)
 
 
 def _is_plain(one: Any) -> bool:
-    is_plain = type(one) is torch.Tensor and one.layout is torch.strided and one.device.type == "cpu"
-    return is_plain and not (one.is_nested or one.requires_grad or one.is_quantized)
+    if type(one) is not torch.Tensor or one.layout is not torch.strided or one.device.type != "cpu":
+        return False
+    return not (one.is_nested or one.requires_grad or one.is_quantized or one.is_conj() or one.is_neg())
 
 
-def _filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], Any]) -> Any:
+def _room(shape: tuple[int, ...], dtype: Any) -> Any:
+    """A tensor to be filled, in a block if it is large."""
     size_bytes = math.prod(shape) * dtype.itemsize
     if size_bytes >= SMALL_BYTES:
-        with suppress(OSError):  # there is no descriptor left, or memfd_create is forbidden
-            block = _block(_LEAD_BYTES + size_bytes)
-            fill(_tensor(block.memory[_LEAD_BYTES:][:size_bytes], shape, dtype))
-            block.memory[0] = _SENT
-            return Sent(_received, (os.getpid(), block.fd, block.memory.size, size_bytes, shape, dtype))
-    out = torch.empty(shape, dtype=dtype)
-    fill(out)
-    of = out.reshape(-1).view(torch.uint8).numpy(), shape, dtype
-    return out if size_bytes >= SMALL_BYTES else Sent(_tensor, of)
+        with suppress(OSError):
+            return _tensor(LENDING.block(size_bytes).memory[_LEAD_BYTES:][:size_bytes], shape, dtype)
+    return torch.empty(shape, dtype=dtype)
 
 
 def _sending(function: Any) -> Any:
@@ -334,27 +345,63 @@ def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 _BEGUN, _ENDED = list[int](), list[int]()
 """An entry for each fork: while one is under way, another thread may let go of what the child has."""
+_MAPS: dict[tuple[int, ...], _Map] = {}
+"""Blocks of workers, in the process that reads them."""
 _end = partial(_ENDED.append, 0)
 os.register_at_fork(before=partial(_BEGUN.append, 0), after_in_parent=_end, after_in_child=_end)
+os.register_at_fork(after_in_child=_MAPS.clear)
 
 
-class _Lent(Mapping):
-    """A worker's block, in the process that reads it: the worker's again when nobody can, a child neither."""
+class _Map(Mapping):
+    """A block of a worker's, by a `place` that no other block has while it is mapped."""
 
-    def __init__(self, worker: int, fd: int, size_bytes: int) -> None:
-        self._forks = len(_ENDED)
-        with open(f"/proc/{worker}/fd/{fd}", "r+b", 0) as file:
+    def __init__(self, place: tuple[int, ...]) -> None:
+        worker, fd, self._number, size_bytes = place
+        self._path = Path(f"/proc/{worker}/fd/{fd}")
+        try:
+            file = self._path.open("r+b", 0)
+        except FileNotFoundError:  # torch says so too, once the worker's end is seen
+            raise RuntimeError(f"DataLoader worker (pid {worker}) ended before its batch was read") from None
+        with file:
             super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, file.fileno())
-        ctypes.memset(self._place[0], _HELD, 1)
+
+    def mark(self, state: int) -> None:
+        ctypes.memset(self._place[0], state, 1)
+
+    def is_kept(self) -> bool:
+        """Whether its worker still has it."""
+        with suppress(OSError):
+            return self._path.stat().st_ino == self._number
+        return False
+
+
+class _Hold:
+    """What is left of a batch in a block: when it is gone the worker may use the block again, unless a child
+    of this process has it, too."""
+
+    def __init__(self, block: _Map) -> None:
+        self._forks, self._block = len(_ENDED), block
+        self.__array_interface__ = block.__array_interface__
+        block.mark(_HELD)
 
     def __del__(self) -> None:
-        if "_place" in vars(self) and self._forks == len(_BEGUN) == len(_ENDED):
-            ctypes.memset(self._place[0], _FREE, 1)
-        super().__del__()
+        if self._forks == len(_BEGUN) == len(_ENDED):
+            self._block.mark(_FREE)
+        if not self._block.is_kept():
+            _forget()
 
 
-def _received(worker: int, fd: int, block_bytes: int, size_bytes: int, *of: Any) -> Any:
-    return _tensor(np.asarray(_Lent(worker, fd, block_bytes))[_LEAD_BYTES:][:size_bytes], *of)
+def _forget() -> None:
+    for place, block in list(_MAPS.items()):
+        if not block.is_kept():
+            _MAPS.pop(place, None)
+
+
+def _received(place: tuple[int, ...], size_bytes: int, *of: Any) -> Any:
+    if (block := _MAPS.get(place)) is None:
+        _forget()
+        block = _MAPS[place] = _Map(place)
+    return _tensor(np.asarray(_Hold(block))[_LEAD_BYTES:][:size_bytes], *of)
 
 
 if FUNCTIONS:  # torch's default collation is told about the type of a batch's first element
@@ -363,3 +410,5 @@ if FUNCTIONS:  # torch's default collation is told about the type of a batch's f
     _is_as_made = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
     FUNCTIONS[Row] = collate_batch
     _plain_functions[:] = FUNCTIONS.values() if _is_as_made else ()
+LENDING = _Lending()
+"""The pool of a batch that is gathered to be sent."""

@@ -36,16 +36,14 @@ MISSING = -1
 
 
 class Batch:
-    """Rows of one table, by their numbers, and their positions in the data set."""
+    """Rows of one table, by their numbers."""
 
-    __slots__ = ("indices", "numbers", "pool", "source", "table")
+    __slots__ = ("numbers", "pool", "table")
 
-    def __init__(self, table: Table, numbers: Numbers, indices: Array, pool: Pool) -> None:
+    def __init__(self, table: Table, numbers: Numbers, pool: Pool) -> None:
         self.table = table
         self.numbers = numbers
-        self.indices = indices
         self.pool = pool
-        self.source: Any = None  # the data set, where another process gathers them; see collation.py
 
     def __len__(self) -> int:
         return self.numbers.size
@@ -144,7 +142,7 @@ class Rows:
             wrong = next(one for one in at.tolist() if not -len(self) <= one < len(self))
             raise IndexError(f"index {wrong} is out of range for a data set of {len(self)} samples") from None
         if self._table_of is None:
-            return Batch(self.tables[0], numbers, at, self.pool)
+            return Batch(self.tables[0], numbers, self.pool)
         table_of = self._table_of.take(at)
         samples: list[Any] = [None] * len(at)
         for table in np.unique(table_of).tolist():
@@ -152,7 +150,7 @@ class Rows:
             if table == MISSING and make is not None:
                 found: Any = make(at[places])
             else:
-                found = Batch(self.tables[table], numbers[places], at[places], self.pool)
+                found = Batch(self.tables[table], numbers[places], self.pool)
                 if len(places) == len(at):
                     return found  # type: ignore[no-any-return]
             for place, sample in zip(places.tolist(), found, strict=True):

@@ -202,7 +202,6 @@ class Catalogue:
         self.places = Places(np.full(len(distinct), MISSING, "i4"), rows, rows if is_expanded else None)
         self.slots: dict[int, Slot] = {}
         self.version = 0
-        self._inherited = 0
         with index.lock:
             index.catalogues.add(self)
             if index.slots:
@@ -215,22 +214,13 @@ class Catalogue:
     def __setstate__(self, state: dict[str, Any]) -> None:
         own = reopened(state.pop("slots"))
         self.__dict__.update(state)
-        self.note_inherited()
         # What was made since the index was sent has a number that the index here gives to another artifact.
-        there = self.index.slots | {number: slot for number, slot in own.items() if number < self._inherited}
+        first = next(self.index.numbers)
+        there = self.index.slots | {number: slot for number, slot in own.items() if number < first}
         used = self._used(self.places)
         self.slots = {number: there[number] for number in used if number in there}
         self.lose(used - set(self.slots))
         self.index.catalogues.add(self)
-
-    def note_inherited(self) -> None:
-        """What is there now came from the process that started this one."""
-        self._inherited = next(self.index.numbers)
-
-    @property
-    def is_known_to_parent(self) -> bool:
-        """Whether no item lies in a file that this process alone has."""
-        return all(slot.ref or number < self._inherited for number, slot in list(self.slots.items()))
 
     @property
     def missing(self) -> Array:

@@ -101,8 +101,6 @@ class RecipeIndex:
 
     def after_fork(self) -> None:
         self.lock = threading.RLock()
-        for catalogue in self.catalogues:
-            catalogue.note_inherited()
 
     @property
     def digests(self) -> set[str]:
