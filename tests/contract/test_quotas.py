@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 import prepcache
 from prepcache.daemon.client import Client
 from prepcache.errors import ConfigError, Declined
-from prepcache.fill.share import commit_bytes
+from prepcache.fill.share import Share
 from prepcache.index.artifact_set import ArtifactSet
 from prepcached import config as settings
 from prepcached.store.records import Filter, Limits, UserBytes
@@ -119,4 +120,5 @@ def test_batches_follow_what_the_disk_leaves_of_the_budget(tmp_path, monkeypatch
     with serving(tmp_path) as served, Client(f"unix://{served.uds}") as client:
         monkeypatch.setattr(served.store.disk, "free_bytes", lambda: 64 << 20)
         artifacts = ArtifactSet(prepcache.recipe(os.path.basename), client, root=None, trust="stat")
-        assert commit_bytes(artifacts.budget_bytes()) == 2 << 20
+        Share.suit_cache(share := Mock(_artifacts=artifacts))
+        assert share.pace.commit_bytes == 2 << 20

@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,9 +26,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def there(ds: Any, cached: set[int]) -> None:
     """These positions are cached, from now on."""
-    places = ds._samples.catalogue.places
-    for position in cached:
-        places.artifact[position] = 0
+    ds._samples.catalogue.places.artifact[[*cached]] = 0
 
 
 def test_each_epoch_is_another_permutation_of_all_positions(ds):
@@ -39,9 +38,14 @@ def test_each_epoch_is_another_permutation_of_all_positions(ds):
     assert list(CachedFirstSampler(ds, generator=seeded(2))) != first
 
 
-def test_cached_samples_come_first_and_in_random_order(ds):
+def test_cached_samples_come_first_and_in_random_order(ds, monkeypatch):
+    """What is missing costs no look each: that walks over all that are left."""
+    looked = Mock(wraps=ds.are_cached)
+    monkeypatch.setattr(ds, "are_cached", looked)
+    monkeypatch.setattr(sampling, "LOOK_S", math.inf)
     there(ds, set(range(20)))
     order = list(CachedFirstSampler(ds, generator=seeded(1)))
+    looked.assert_called_once()
     assert set(order[:20]) == set(range(20)) and sorted(order) == list(range(COUNT))
     assert order[:20] != sorted(order[:20]) and order[20:] != sorted(order[20:])
 
@@ -55,15 +59,6 @@ def test_what_others_make_meanwhile_comes_next(ds, monkeypatch):
     given += [next(positions) for _ in made]
     assert set(given[1:]) == made
     assert sorted([*given, *positions]) == list(range(COUNT))
-
-
-def test_samples_that_are_missing_cost_no_look_each(ds, monkeypatch):
-    """A look walks over all that are left."""
-    monkeypatch.setattr(sampling, "LOOK_S", math.inf)
-    looks, are_cached = list[int](), ds.are_cached
-    monkeypatch.setattr(ds, "are_cached", lambda left: looks.append(len(left)) or are_cached(left))
-    there(ds, {3, 4})
-    assert sorted(CachedFirstSampler(ds)) == list(range(COUNT)) and looks == [COUNT]
 
 
 @pytest.mark.parametrize("asked", [0, 17, COUNT])

@@ -113,11 +113,6 @@ class Pace:
         return is_old or nbytes >= self.commit_bytes
 
 
-def commit_bytes(budget_bytes: int) -> int:
-    """How large a batch may get in a cache of that size; 0 where its size is not known."""
-    return min(COMMIT_BYTES, budget_bytes // COMMIT_SHARE_OF_CACHE) if budget_bytes else UNKNOWN_BYTES
-
-
 @dataclass(slots=True, eq=False)
 class HeldLease:
     """A lease of this job; `left`: its items that are not settled."""
@@ -183,7 +178,8 @@ class Share:
 
     def suit_cache(self) -> None:
         """Commits what fits into the cache: how large that is, a daemon that starts has not told yet."""
-        self.pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
+        budget = self._artifacts.budget_bytes()
+        self.pace.commit_bytes = min(COMMIT_BYTES, budget // COMMIT_SHARE_OF_CACHE) or UNKNOWN_BYTES
 
     def take_cheap(self, indices: Sequence[int]) -> None:
         """Takes items that are leased when they are committed: asking first costs more than making them."""

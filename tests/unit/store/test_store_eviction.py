@@ -11,7 +11,7 @@ from prepcached.store.records import Holds, Ledger, Limits
 from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
 from support import stores
-from support.stores import BLOCK, item, put, stage
+from support.stores import BLOCK, item, items_of, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
 
@@ -19,10 +19,6 @@ THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=1
 @pytest.fixture
 def small(open_store: Callable[..., Store]) -> Store:
     return open_store(THREE)
-
-
-def names(store: Store) -> list[bytes]:
-    return stores.items_of(store)
 
 
 def test_the_least_recently_used_goes(small, clock):
@@ -35,7 +31,7 @@ def test_the_least_recently_used_goes(small, clock):
     small.release("job")
     clock.now += 1
     put(small, 3)
-    assert names(small) == sorted([item(0), item(2), item(3)])
+    assert items_of(small) == sorted([item(0), item(2), item(3)])
     stats = small.stats()
     assert (stats.evictions, stats.evicted_bytes, stats.evictions_per_s) == (1, BLOCK, 1 / 60)
     assert stats.coldest_age_s == 2.0
@@ -49,12 +45,12 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small):
     with pytest.raises(errors.Declined, match="in use by jobs, pinned"):
         put(small, 3)
     assert small.stats().declined == 1
-    assert names(small) == sorted([item(0), item(1), item(2)])
+    assert items_of(small) == sorted([item(0), item(1), item(2)])
     small.sweep_staging("s".__ne__)
     small.release("job")
     assert not small.refusal(BLOCK)
     put(small, 3)
-    assert item(2) in names(small)
+    assert item(2) in items_of(small)
 
 
 def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path, clock):
@@ -66,7 +62,7 @@ def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path, clock):
     with pytest.raises(errors.Declined):
         put(store, 3)
     store.sweep_staging("s".__ne__)
-    assert names(store) == sorted(map(item, range(3))) and store.check() == []
+    assert items_of(store) == sorted(map(item, range(3))) and store.check() == []
     store.close()
 
 
@@ -83,7 +79,7 @@ def test_a_hold_nobody_touched_for_long_is_weak(small, clock):
     small.release("job", small.to_let_go("job"))
     small.sweep_staging("s".__ne__)
     put(small, 3)
-    assert names(small) == sorted([item(1), item(2), item(3)])
+    assert items_of(small) == sorted([item(1), item(2), item(3)])
 
 
 def test_staged_bytes_count_and_removed_ones_too(small):
@@ -103,7 +99,7 @@ def test_an_upload_has_the_room_that_it_announced(small):
     for name in range(3):
         put(small, name)
     with small.upload("s.upload", 2 * BLOCK) as fd:
-        assert len(names(small)) == 1
+        assert len(items_of(small)) == 1
         assert small.stats().reserved_bytes == 2 * BLOCK
         os.write(fd, bytes(2 * BLOCK))
         os.close(fd)
