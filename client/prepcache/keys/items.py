@@ -24,7 +24,7 @@ import os
 import pathlib
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -35,12 +35,11 @@ from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
-from prepcache.forks import kept
 from prepcache.keys.encoding import encoder as encoding
 from prepcache.keys.encoding.builtins import SIMPLE, simple_key
 from prepcache.keys.encoding.encoder import Encoder, Put, canonical_order, is_registered, length, text_bytes
 from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, is_regular, read_files
-from prepcache.keys.files.stat_cache import Stamp, StatCache, mix, mix_columns, stamp_of, user_stat_cache
+from prepcache.keys.files.stat_cache import Stamp, StatCache, mix, stamp_of, user_stat_cache
 from prepcache.keys.markers import Tree, rebuild
 from prepcache.keys.observation import watches
 from prepcache.keys.paths import PathRules, Read, check_reading, looks_like_path
@@ -90,16 +89,15 @@ def names_in(item: Any) -> list[str]:
 def load(item: Any, read: Read = "path") -> Any:
     """What the function receives for an item: markers taken off, dicts in canonical order, files read."""
 
-    def contents(path: str | os.PathLike[str]) -> bytes | str:
-        file = pathlib.Path(os.fspath(path))  # the one whose bytes count
-        return file.read_bytes() if read == "bytes" else file.read_text(encoding="utf-8")
-
     def filled(inner: Any) -> Any:
-        return contents(inner) if isinstance(inner, os.PathLike) else rebuild(inner, filled)
+        if not isinstance(inner, os.PathLike):
+            return rebuild(inner, filled)
+        file = pathlib.Path(os.fspath(inner))  # the one whose bytes count
+        return file.read_bytes() if read == "bytes" else file.read_text(encoding="utf-8")
 
     if read == "path":
         return canonical_order(item)
-    return contents(item) if isinstance(item, str) else canonical_order(filled(item))
+    return canonical_order(filled(pathlib.Path(item) if isinstance(item, str) else item))
 
 
 class ItemHasher:
@@ -126,7 +124,7 @@ class ItemHasher:
         if self.stat_cache is not None:
             self.stat_cache.refresh()
         digests, hashes = [np.empty((0, DIGEST_BYTES), np.uint8)], [np.empty(0, np.uint64)]
-        missing: list[str | bytes] = []
+        missing: list[str] = []
         text_files: list[str] = []
         for start in range(0, len(items), BLOCK_ITEMS):
             block = range(start, min(start + BLOCK_ITEMS, len(items)))
@@ -139,15 +137,14 @@ class ItemHasher:
             self.classes.update(dict.fromkeys(one for one in encoder.classes if not encoder.is_library(one)))
         if self.stat_cache is not None:
             self.stat_cache.flush()
-        typed = [os.fsdecode(name) for name in missing]
         note = _TEXT_FILES % (len(text_files), text_files[0]) if text_files else ""
-        return Stamps(np.concatenate(digests), np.concatenate(hashes), typed, note, items, self)
+        return Stamps(np.concatenate(digests), np.concatenate(hashes), missing, note, items, self)
 
     def probe(self, item: Any) -> tuple[list[str], int]:
         """Its names, and the hash of their stamps as they are now."""
         encoder = ItemEncoder(self.rules, self.stat_cache)
         encoder.write(item, lambda raw: None, "item")
-        return [os.fsdecode(name) for name in encoder.names], stamps_hash(encoder)
+        return encoder.names, stamps_hash(encoder)
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some items as they are now; reads only files that the stat cache does not know."""
@@ -208,15 +205,12 @@ class ItemEncoder(Encoder):
         names, rows: by slot, the path, and the five numbers of a stamp; not of `trees`, the directories.
     """
 
-    ways_out = (
-        "pass plain values as the item (a path, a number, a dict), give its class a "
-        "`__prepcache_key__()` method, or call `register_key(type, function)`"
-    )
+    ways_out = f"pass plain values as the item (a path, a number, a dict), {encoding.SAY_WHAT_COUNTS}"
 
     def __init__(self, rules: PathRules, stat_cache: StatCache | None = None, trust: Trust = "stat") -> None:
         super().__init__()
         self.rules, self.stat_cache, self.trust = rules, stat_cache, trust
-        self.names: list[str | bytes] = []
+        self.names: list[str] = []
         self.rows = array("q")
         self.trees: set[int] = set()
         self.known: dict[int, Digested] = {}
@@ -249,14 +243,8 @@ class ItemEncoder(Encoder):
             self.known[slot] = digest(self.names[slot], self.stat_cache, self.trust)
         return self.known[slot].digest
 
-    def joined(self, pieces: Iterable[Any]) -> bytes:
-        return b"".join([self.digest(one) if type(one) is int else one for one in pieces])
-
-    def part(self, value: Any, step: str | int) -> bytes:
-        """What has to be sorted can't wait for its digests."""
-        pieces: list[Any] = []
-        self.step(value, step, pieces.append)
-        return self.joined(pieces)
+    def joined(self, chunks: list[Any]) -> bytes:
+        return b"".join([self.digest(one) if type(one) is int else one for one in chunks])
 
     def code_bytes(self, value: Any) -> bytes | None:
         if not isinstance(value, type | FunctionType):
@@ -268,12 +256,8 @@ class ItemEncoder(Encoder):
             raise self.refuse(f"function {name}: its code would not count in an item; {self.ways_out}")
         return name.encode()
 
-    @kept
-    def labels(self) -> Labels:
-        return _labels(tuple(sys.path))
-
     def is_library(self, held: type | FunctionType) -> bool:
-        by = self.labels
+        by = _labels(tuple(sys.path))
         return by.is_library(held) if isinstance(held, FunctionType) else not by.is_project(held)
 
 
@@ -325,7 +309,7 @@ def digests_of(
     return np.frombuffer(b"".join(written), np.uint8).reshape(-1, DIGEST_BYTES), hashes
 
 
-def stamps_hash(encoder: ItemEncoder) -> int:
+def stamps_hash(encoder: ItemEncoder) -> Any:
     """The hash of all stamps of the one item that an encoder has written."""
     rows: list[Sequence[int]] = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
     for slot in encoder.trees:
@@ -353,9 +337,9 @@ def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray
     for slot, (digest, stamp, is_young) in encoder.known.items():
         digests[slot] = np.frombuffer(digest or bytes(DIGEST_BYTES), np.uint8)
         stamps[slot], is_racy[slot] = stamp, is_young
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
+    starts = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
     places = np.arange(len(stamps)) - np.repeat(starts, ends - starts)
-    weighed = mix_columns(list(stamps.T)) * (2 * places + 1).astype(np.uint64)
+    weighed = mix(stamps.T.view(np.uint64)) * (2 * places + 1).astype(np.uint64)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighed)])
     young = np.concatenate([[0], np.cumsum(is_racy | (encoder.trust == "content"))])
     hashes = sums[ends] - sums[starts] + np.uint64(1)
@@ -386,11 +370,13 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[Sequence[Any]]
     stamps: list[list[Stamp]] = []
     head, columns = _columns_of(run)
     pieces: list[Sequence[Any]] = [[_PREFIX + head] * len(run)]
-    for label, column in columns:
+    are_of_files = [any(map(_may_be_path, column)) for _, column in columns]
+    slot, width = len(encoder.names), sum(are_of_files)
+    for (label, column), is_of_files in zip(columns, are_of_files, strict=True):
         kinds = set(map(type, column))
         if any(map(is_registered, kinds)) or (rules.read != "path" and kinds & {str, pathlib.PosixPath}):
             return None
-        if is_of_files := any(map(_may_be_path, column)):
+        if is_of_files:
             if len(kinds) > 1 or not all(map(_may_be_path, column)) or (found := _stamps_of(column)) is None:
                 return None
             rules.has_looked = True
@@ -405,10 +391,7 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[Sequence[Any]]
             return None
         pieces[-1] = [before + label + value for before, value in zip(pieces[-1], written, strict=True)]
         if is_of_files:
-            pieces += [(), [b""] * len(run)]
-    slot, width = len(encoder.names), len(names)
-    for at in range(width):
-        pieces[2 * at + 1] = range(slot + at, slot + width * len(run), width)
+            pieces += [range(slot + len(names) - 1, slot + width * len(run), width), [b""] * len(run)]
     encoder.names += chain.from_iterable(zip(*names, strict=True))
     encoder.text_files += texts
     encoder.rows.extend(chain.from_iterable(chain.from_iterable(zip(*stamps, strict=True))))

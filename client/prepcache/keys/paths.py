@@ -4,8 +4,8 @@
     0 name          a path that names nothing
     b digest, x digest   a file whose contents the function receives, as bytes or text: no name
 
-A name is `r` (relative to `root=`), `n` (as passed) or `y` (as passed, bytes), its length, its bytes. A
-digest is always the last 32 bytes, so that it can be filled in when it is known.
+A name is `r` (relative to `root=`) or `n` (as passed), its length, its bytes. A digest is always the last 32
+bytes, so that it can be filled in when it is known.
 
 Invariants:
     1. A str is a path only if it looks like one and names a regular file. All other text costs no stat, and
@@ -60,7 +60,7 @@ def name_bytes(name: str) -> bytes:
 class Named(NamedTuple):
     """What a str or path names: its payload but for the digest, and its stat, None for nothing."""
 
-    name: str | bytes
+    name: str
     head: bytes
     info: os.stat_result | None
     is_tree: bool
@@ -80,14 +80,10 @@ class PathRules:
     ) -> None:
         self.read = read
         self.takes_directories = takes_directories
-        self.root = None if root is None else os.fspath(root)
         self.has_looked = False
         """Whether something was met that may name a file."""
-        self._roots: tuple[str, ...] = ()
-        if self.root is not None:
-            absolute = os.path.abspath(self.root)
-            self._roots = tuple({_folder(self.root), _folder(absolute)})
-            self._absolute_root = _folder(absolute)
+        roots = () if root is None else (os.fspath(root) or ".", os.path.abspath(root))
+        self._roots = tuple(os.path.join(one, "") for one in roots)
 
     def look_up(self, value: Any, encoder: Encoder) -> Named | None:
         """What a str, path or `tree()` names; None for a str that is text."""
@@ -100,7 +96,7 @@ class PathRules:
         if is_text and not is_read and not looks_like_path(target):
             return None
         self.has_looked = True
-        name = os.fspath(target)
+        name = os.fsdecode(target)
         try:
             info = stat_or_none(name)
         except OSError as error:
@@ -128,25 +124,19 @@ class PathRules:
             )
         return Named(name, b"t" + self.named(name), info, True)
 
-    def named(self, name: str | bytes) -> bytes:
-        if isinstance(name, bytes):
-            return b"y" + length(len(name)) + name
-        kind = b"n"
-        if self._roots:
-            relative = self._relative(name)
-            if relative is not None:
-                kind, name = b"r", relative
-        raw = name_bytes(name)
-        return kind + length(len(raw)) + raw
+    def named(self, name: str) -> bytes:
+        relative = self._relative(name) if self._roots else None
+        raw = name_bytes(name if relative is None else relative)
+        return (b"n" if relative is None else b"r") + length(len(raw)) + raw
 
     def _relative(self, name: str) -> str | None:
         if "//" not in name and "/." not in name:
             for root in self._roots:
                 if name.startswith(root):
                     return name[len(root) :]
-        absolute = _folder(os.path.abspath(name))
-        is_inside = absolute.startswith(self._absolute_root)
-        return absolute[len(self._absolute_root) : -1] if is_inside else None
+        absolute = os.path.join(os.path.abspath(name), "")
+        is_inside = absolute.startswith(self._roots[-1])
+        return absolute[len(self._roots[-1]) : -1] if is_inside else None
 
 
 def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
@@ -167,7 +157,3 @@ def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Enco
 
 _NO_FILE = {36, 40, 22}
 """ENAMETOOLONG, ELOOP, EINVAL: a str that fails so names no file that a function could open."""
-
-
-def _folder(name: str) -> str:
-    return name if name.endswith("/") else name + "/"

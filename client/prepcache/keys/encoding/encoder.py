@@ -39,10 +39,8 @@ Writer = Callable[["Encoder", Any, Put], object]
 
 length = struct.Struct(">Q").pack
 
-WAYS_OUT = (
-    "put what matters into config as plain values, give its class a `__prepcache_key__()` method, "
-    "or call `register_key(type, function)`"
-)
+SAY_WHAT_COUNTS = "give its class a `__prepcache_key__()` method, or call `register_key(type, function)`"
+WAYS_OUT = f"put what matters into config as plain values, {SAY_WHAT_COUNTS}"
 
 CONTENT = "<content>"
 """The part that is what a built-in base holds, or what a key function made of an object."""
@@ -86,10 +84,13 @@ def is_registered(kind: type) -> bool:
 
 
 class Encoder:
+    """Writes values. Derived ones say what code and paths stand for; of one that raised, use another."""
+
     ways_out = WAYS_OUT
 
     def __init__(self) -> None:
         self.steps: list[str | int] = []
+        """To the present value."""
         self.opaque_depth = 0
         """Objects around the present value, in which the order of dicts counts."""
         self.inline_depth = self.set_depth = 0
@@ -107,11 +108,7 @@ class Encoder:
 
     def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0) -> None:
         """Writes the bytes by `put(bytes-like)`, without the version byte."""
-        self.steps = [path]
-        self.opaque_depth = opaque_depth
-        self.inline_depth, self.set_depth, self.is_plain = 0, 0, False
-        self.active.clear()
-        self._entered = 0
+        self.steps, self.opaque_depth, self._entered = [path], opaque_depth, 0
         try:
             self.walk(value, put)
         except RecursionError:
@@ -122,15 +119,18 @@ class Encoder:
         kind = type(value)
         (_writers.get(kind) or _find_writer(kind))(self, value, put)
 
-    def part(self, value: Any, step: str | int) -> bytes:
-        chunks: list[Any] = []
-        self.step(value, step, chunks.append)
-        return b"".join(chunks)
-
     def step(self, value: Any, step: str | int, put: Put) -> None:
         self.steps.append(step)
         self.walk(value, put)
         self.steps.pop()
+
+    def part(self, value: Any, step: str | int) -> bytes:
+        chunks: list[Any] = []
+        self.step(value, step, chunks.append)
+        return self.joined(chunks)
+
+    def joined(self, chunks: list[Any]) -> bytes:
+        return b"".join(chunks)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
         put(length(len(pairs)))
@@ -164,7 +164,7 @@ class Encoder:
     @property
     def where(self) -> str:
         """The place of the present value, as `config.sizes[3]`."""
-        return "".join(_render(step, i == 0) for i, step in enumerate(self.steps))
+        return str(self.steps[0]) + "".join(map(_render, self.steps[1:]))
 
     def refuse(self, why: str) -> UnkeyableError:
         place = self.where
@@ -303,11 +303,7 @@ def _find_writer(kind: type) -> Writer:
     return _writers.setdefault(kind, by_key)
 
 
-def _render(step: str | int, is_first: bool) -> str:
-    if isinstance(step, int):
-        return f"[{step}]"
-    if is_first:
-        return step
-    if step == CONTENT:
-        return ""
-    return f".{step}" if step.isidentifier() else f"[{step!r}]"
+def _render(step: str | int) -> str:
+    if isinstance(step, str) and step.isidentifier():
+        return f".{step}"
+    return "" if step == CONTENT else f"[{step!r}]"

@@ -12,11 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from blake3 import blake3
@@ -55,8 +56,9 @@ def is_directory(info: os.stat_result) -> bool:
 
 
 def kind_of(info: os.stat_result) -> str:
-    special = "a pipe, a socket or a device"
-    return "a file" if is_regular(info) else "a directory" if is_directory(info) else special
+    if is_regular(info):
+        return "a file"
+    return "a directory" if is_directory(info) else "a pipe, a socket or a device"
 
 
 def stat_or_none(path: str | bytes) -> os.stat_result | None:
@@ -76,14 +78,9 @@ def digest_file(
     """The BLAKE3 digest of a regular file's bytes, with its stamp. `info`: its stat of a moment ago."""
     watches.depend_on((name,))
     if stat_cache is not None and trust == "stat":
-        try:
-            info = info or os.stat(name)
-        except (OSError, ValueError) as error:
-            raise unreadable(name, error) from error
-        if is_regular(info):
-            stamp = stamp_of(info)
-            known = stat_cache.get(stamp)
-            if known is not None:
+        with contextlib.suppress(OSError, ValueError):  # of which reading says what is wrong
+            stamp = stamp_of(info or os.stat(name))
+            if (known := stat_cache.get(stamp)) is not None:
                 return Digested(known, stamp, False)
     return read_file(name, stat_cache)
 
@@ -91,24 +88,22 @@ def digest_file(
 def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            for _ in range(MAX_ATTEMPTS):
+                read_at_ns = time.time_ns() if stat_cache is None else stat_cache.clock()
+                info = os.fstat(fd)
+                if not is_regular(info):
+                    raise UnkeyableError(f"{printable(name)} is {kind_of(info)}, not a regular file")
+                digest, size = _hash(fd, info.st_size)
+                stamp = stamp_of(info)
+                if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
+                    if stat_cache is None:
+                        return Digested(digest, stamp, is_racy(stamp, read_at_ns, racy_window_ns(stamp[0])))
+                    return Digested(digest, stamp, not stat_cache.add(stamp, digest, read_at_ns))
+        finally:
+            os.close(fd)
     except (OSError, ValueError) as error:
         raise unreadable(name, error) from error
-    try:
-        for _ in range(MAX_ATTEMPTS):
-            read_at_ns = time.time_ns() if stat_cache is None else stat_cache.clock()
-            info = os.fstat(fd)
-            if not is_regular(info):
-                raise UnkeyableError(f"{printable(name)} is {kind_of(info)}, not a regular file")
-            digest, size = _hash(fd, info.st_size)
-            stamp = stamp_of(info)
-            if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
-                if stat_cache is None:
-                    return Digested(digest, stamp, is_racy(stamp, read_at_ns, racy_window_ns(stamp[0])))
-                return Digested(digest, stamp, not stat_cache.add(stamp, digest, read_at_ns))
-    except OSError as error:
-        raise unreadable(name, error) from error
-    finally:
-        os.close(fd)
     raise UnkeyableError(f"{printable(name)} changes while it is read; wait for its writer to finish")
 
 
@@ -137,9 +132,15 @@ def read_files(names: Sequence[str | bytes], stat_cache: StatCache | None) -> li
 
 def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -> Digested:
     """By the names and bytes of all that is under a directory. Its stamp sums up theirs."""
+    root = os.path.join(os.fsencode(name), b"")
+    try:
+        found = sorted(walk_tree(root), key=lambda row: row[0])
+    except OSError as error:
+        raise unreadable(error.filename, error) from error
     content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
     is_any_racy = False
-    for relative, path, info in walk_tree(name):
+    for path, info in found:
+        relative = path.removeprefix(root)
         kind = b"?" if info is None else b"d" if is_directory(info) else b"f"
         entry = kind + len(relative).to_bytes(8, "big") + relative
         content.update(entry)
@@ -153,29 +154,20 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
     return Digested(content.digest(), (a, b, c, d, 0), is_any_racy)
 
 
-def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | None]]:
-    """All that is under a directory, by relative name: (relative name, path, stat or None)."""
-    found: list[tuple[bytes, bytes, os.stat_result | None]] = []
-
-    def visit(folder: bytes, prefix: bytes, above: frozenset[tuple[int, int]]) -> None:
-        info = os.stat(folder)
-        if (info.st_dev, info.st_ino) in above:
-            raise UnkeyableError(f"{printable(folder)} is a link to one of its parent directories")
-        above |= {(info.st_dev, info.st_ino)}
-        for entry in os.listdir(folder):
-            path, relative = os.path.join(folder, entry), prefix + entry
-            inner = stat_or_none(path)
-            if not (inner is None or is_regular(inner) or is_directory(inner)):
-                raise UnkeyableError(f"{printable(path)} is {kind_of(inner)}, which has no bytes to hash")
-            found.append((relative, path, inner))
-            if inner is not None and is_directory(inner):
-                visit(path, relative + b"/", above)
-
-    try:
-        visit(os.fsencode(name), b"", frozenset())
-    except OSError as error:
-        raise unreadable(error.filename, error) from error
-    return sorted(found, key=lambda row: row[0])
+def walk_tree(
+    folder: bytes, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[bytes, os.stat_result | None]]:
+    """The path of each thing under a directory, and its stat, None for a link to nothing."""
+    here = os.stat(folder)
+    if (here.st_dev, here.st_ino) in above:
+        raise UnkeyableError(f"{printable(folder)} is a link to one of its parent directories")
+    for path in (os.path.join(folder, entry) for entry in os.listdir(folder)):
+        info = stat_or_none(path)
+        if not (info is None or is_regular(info) or is_directory(info)):
+            raise UnkeyableError(f"{printable(path)} is {kind_of(info)}, which has no bytes to hash")
+        yield path, info
+        if info is not None and is_directory(info):
+            yield from walk_tree(path, above | {(here.st_dev, here.st_ino)})
 
 
 def printable(name: str | bytes) -> str:

@@ -21,14 +21,16 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
 import threading
 import time
+import weakref
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,35 +111,22 @@ def racy_window_ns(device: int) -> int:
     return _windows.setdefault(device, REMOTE_WINDOW_NS)
 
 
-def _mounted() -> list[tuple[int, str]]:
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            rows = [line.split() for line in lines]
-    except OSError:
-        return []
-    devices = [map(int, row[2].split(":")) for row in rows]
-    kinds = [row[row.index("-") + 1] for row in rows]
-    return [(os.makedev(*device), kind) for device, kind in zip(devices, kinds, strict=True)]
+def _mounted() -> Iterator[tuple[int, str]]:
+    """Device and kind of each filesystem."""
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines,
+    ):
+        for row in map(str.split, lines):
+            yield os.makedev(*map(int, row[2].split(":"))), row[row.index("-") + 1]
 
 
-def mix(words: Iterable[int]) -> int:
-    """A 64-bit hash of 64-bit words; not for secrets."""
-    h = _SEED
+def mix(words: Iterable[Any]) -> Any:
+    """A 64-bit hash of 64-bit words, each an int or a column, uint64[n]; not for secrets."""
+    h: Any = _SEED
     for word in words:
         h = ((h ^ (word & _MASK)) * _FACTOR) & _MASK
-        h ^= h >> 32
-    return h
-
-
-def mix_columns(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
-    import numpy as np
-
-    h = np.full(len(columns[0]), _SEED, np.uint64)
-    factor, shift = np.uint64(_FACTOR), np.uint64(32)
-    for column in columns:
-        h ^= np.ascontiguousarray(column).view(np.uint64)
-        h *= factor
-        h ^= h >> shift
+        h = h ^ (h >> 32)
     return h
 
 
@@ -145,8 +134,8 @@ class _Segment:
     """A sorted, immutable file of records, opened. OSError, ValueError: it is none, or may be of others."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        weakref.finalize(self, os.close, self._fd)
         info = os.fstat(self._fd)
         if info.st_uid != os.geteuid() or info.st_mode & 0o022 or info.st_nlink != 1:
             raise ValueError("others may have written it")
@@ -155,10 +144,6 @@ class _Segment:
         if magic != _MAGIC or info.st_size != self._records_at + self.count * _RECORD.size:
             raise ValueError("no segment")
         self._hashes = array("Q", self._read(8 * self.count, _HEADER.size))
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
 
     def _read(self, size: int, at: int) -> bytes:
         """Zeros, which are no record, for what is not there any more."""
@@ -178,7 +163,7 @@ class _Segment:
         import numpy as np
 
         hashes = np.frombuffer(self._hashes, np.uint64)
-        wanted = mix_columns([stamps[:, 0], stamps[:, 1]])
+        wanted = mix(stamps.T[:2].view(np.uint64))
         at = np.searchsorted(hashes, wanted)
         rows = np.flatnonzero(at < len(hashes))
         rows = rows[hashes[at[rows]] == wanted[rows]]
@@ -197,15 +182,16 @@ class _Segment:
 
 
 def _fits(records: NDArray[np.int64]) -> NDArray[np.bool_]:
-    checks: NDArray[np.bool_] = mix_columns(list(records.T[:9])).view("i8") == records[:, 9]
-    return checks
+    *words, check = records.view("u8").T
+    fitting: NDArray[np.bool_] = mix(words) == check
+    return fitting
 
 
 def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
     """Writes the first record of each file. No fsync: checks refuse torn records."""
     import numpy as np
 
-    hashes, first = np.unique(mix_columns([records[:, 0], records[:, 1]]), return_index=True)
+    hashes, first = np.unique(mix(records.T[:2].view(np.uint64)), return_index=True)
     temporary = path.with_name(f".{path.name}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -240,16 +226,12 @@ class StatCache:
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
-        self._pending: dict[tuple[int, int], tuple[Stamp, bytes]] = {}
-
-    def __reduce__(self) -> tuple[type[StatCache], tuple[Path]]:
-        return StatCache, (self.folder,)
+        self._pending: dict[Stamp, bytes] = {}
 
     def get(self, stamp: Stamp) -> bytes | None:
         """Needs no numpy."""
-        pending = self._pending.get(stamp[:2])
-        if pending is not None and pending[0] == stamp:
-            return pending[1]
+        if (digest := self._pending.get(stamp)) is not None:
+            return digest
         segments = self._opened().values()
         return next((found for one in segments if (found := one.get(stamp)) is not None), None)
 
@@ -264,10 +246,8 @@ class StatCache:
             rows, theirs = segment.lookup(stamps[missing])
             found[missing[rows]], digests[missing[rows]] = True, theirs
         for row in np.flatnonzero(~found).tolist() if self._pending else ():
-            stamp, digest = self._pending.get(tuple(stamps[row, :2].tolist()), ((), b""))
-            if stamp == tuple(stamps[row].tolist()):
-                found[row] = True
-                digests[row] = np.frombuffer(digest, np.uint8)
+            if (digest := self._pending.get(tuple(stamps[row].tolist()))) is not None:
+                found[row], digests[row] = True, np.frombuffer(digest, np.uint8)
         return found, digests
 
     def add(self, stamp: Stamp, digest: bytes, read_at_ns: int) -> bool:
@@ -275,7 +255,7 @@ class StatCache:
         if is_racy(stamp, read_at_ns, self._window_ns(stamp[0])):
             return False
         with self._lock:
-            self._pending[stamp[:2]] = stamp, digest
+            self._pending[stamp] = digest
         if len(self._pending) >= MAX_PENDING:
             self.flush()
         return True
@@ -297,8 +277,7 @@ class StatCache:
 
     def _opened(self) -> dict[str, _Segment]:
         if self._segments is None:
-            with self._lock:
-                self._load()
+            self.refresh()
         return self._segments or {}
 
     def _load(self) -> None:
@@ -321,10 +300,10 @@ class StatCache:
     def _write_pending(self) -> None:
         import numpy as np
 
-        stamps = np.array([stamp for stamp, _ in self._pending.values()], np.int64)
-        digests = np.frombuffer(b"".join(digest for _, digest in self._pending.values()), "<i8")
+        stamps = np.array([*self._pending], np.int64).view(np.uint64)
+        digests = np.frombuffer(b"".join(self._pending.values()), np.uint64)
         columns = [*stamps.T, *digests.reshape(-1, 4).T]
-        records = [np.stack([*columns, mix_columns(columns).view(np.int64)], axis=1)]
+        records = [np.stack([*columns, mix(columns)], axis=1).view(np.int64)[::-1]]
         self._load()
         segments = self._segments or {}
         merged = segments if len(segments) >= MOST_SEGMENTS else {}
