@@ -47,6 +47,8 @@ def test_a_list_inside_itself_is_refused_by_name():
     endless.append([endless])
     with pytest.raises(UnkeyableError, match=r"f\[value\]\[1\]\[0\]: this list contains itself"):
         digest_of(endless)
+    with pytest.raises(UnkeyableError, match=r"config\.own\[1\]\[0\]\[1\]\[0\]: this list contains itself"):
+        recipe(digest_of, config={"own": endless})
 
 
 def test_an_object_in_a_cycle_counts_by_what_it_reaches():

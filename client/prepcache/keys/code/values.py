@@ -272,12 +272,13 @@ def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Va
     def encoded(value: Any, path: str) -> bytes:
         return ValueEncoder(walk, is_config=True).encode(value, f"config.{path}")
 
-    def add(value: Any, path: str, depth: int, is_hidden: bool = False) -> None:
+    def add(value: Any, path: str, above: tuple[int, ...] = (), is_hidden: bool = False) -> None:
         hasher.update(text_bytes(path))
         kind = type(value)
         is_dict = kind is dict and all(type(key) is str for key in value)
         is_hidden |= not is_dict and holds_secret(value)
-        if not (depth and (is_dict or kind in (list, tuple)) and 0 < len(value) <= LEAF_LIMIT):
+        is_split = len(above) < DEPTH_LIMIT and id(value) not in above  # encoding refuses a circle
+        if not (is_split and (is_dict or kind in (list, tuple)) and 0 < len(value) <= LEAF_LIMIT):
             raw = encoded(value, path)
             hasher.update(length(len(raw)) + raw)
             digest = blake3(raw).hexdigest()
@@ -289,10 +290,10 @@ def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Va
         for key in sorted(value) if is_dict else range(len(value)):
             if is_dict:
                 hasher.update(encoded(key, path))
-            add(value[key], f"{path}.{key}" if is_dict else f"{path}[{key}]", depth - 1, is_hidden)
+            add(value[key], f"{path}.{key}" if is_dict else f"{path}[{key}]", (*above, id(value)), is_hidden)
 
     for key in sorted(given):
-        add(given[key], key, DEPTH_LIMIT)
+        add(given[key], key)
     return leaves, hasher.hexdigest()
 
 
