@@ -32,6 +32,7 @@ from urllib.parse import unquote, urlparse
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
+from prepcache.forks import kept
 from prepcache.keys.code.import_graph import SourceFile, read_source
 from prepcache.keys.code.project import SELF_MODULES, SITE_NAMES, loaded_from, space_of
 from prepcache.keys.files.stat_cache import Stamp, path_stamp
@@ -77,6 +78,7 @@ class Distribution:
         stem, _, ending = base.rpartition(".")
         self.name = _normalised(stem.rpartition("-")[0] if ending == "dist-info" else stem.partition("-")[0])
 
+    @kept
     def hash(self) -> str:
         if self.editable_root is not None:
             return _code_hash(self.editable_root, [""])
@@ -118,17 +120,11 @@ class Environment:
     """The distributions that `sys.path` offers, at one time."""
 
     def __init__(self, search: Iterable[str] | None = None) -> None:
-        self._hashes: dict[str, str] = {}
         self.distributions: dict[str, Distribution] = {}
         self.installed: dict[str, set[str]] = {}
-        self._owners: dict[str, list[str]] = {}
         for one in _installed_in(dict.fromkeys(sys.path if search is None else search)):
             self.installed.setdefault(one.folder, set()).update(one.top_levels)
-            if one.name in self.distributions:
-                continue  # an earlier folder on the path wins, as it does for imports
-            self.distributions[one.name] = one
-            for top in one.top_levels:
-                self._owners.setdefault(top, []).append(one.name)
+            self.distributions.setdefault(one.name, one)  # an earlier folder wins, as it does for imports
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
         """The distributions that count, by name: those of top-level modules, or `only` those named."""
@@ -147,8 +143,8 @@ class Environment:
 
     def owning(self, top_levels: Iterable[str]) -> set[str]:
         """The distributions of modules, and what these require."""
-        found: set[str] = set()
-        queue = [name for top in top_levels for name in self._owners.get(top, ())]
+        found, tops = set[str](), {*top_levels}
+        queue = [name for name, one in self.distributions.items() if not tops.isdisjoint(one.top_levels)]
         while queue:
             name = queue.pop()
             if name not in found and name in self.distributions and name not in SELF_MODULES:
@@ -161,9 +157,7 @@ class Environment:
         one = self.distributions[name]
         if one.editable_root is None and _is_replaced(one):  # of others the files count, as they are
             return REPLACED
-        if name not in self._hashes:
-            self._hashes[name] = one.hash()
-        return f"{one.version} {self._hashes[name]}"
+        return f"{one.version} {one.hash}"
 
 
 @lru_cache(maxsize=1)
@@ -189,12 +183,10 @@ def differing(counted: Mapping[str, str]) -> list[str]:
 
 def default_dtype() -> str:
     """torch's default dtype, and a default device other than the CPU, without loading torch."""
-    torch = sys.modules.get("torch")
-    get: Any = getattr(torch, "get_default_dtype", None)
-    get_device: Any = getattr(torch, "get_default_device", None)
-    if get_device is not None and get_device().type != "cpu":
-        return f"{get()} on {get_device()}"
-    return str(get()) if get is not None else "torch.float32"
+    torch: Any = sys.modules.get("torch")
+    dtype = torch.get_default_dtype() if hasattr(torch, "get_default_dtype") else "torch.float32"
+    device = torch.get_default_device() if hasattr(torch, "get_default_device") else None
+    return str(dtype) if device is None or device.type == "cpu" else f"{dtype} on {device}"
 
 
 def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
@@ -318,12 +310,12 @@ def runs_as_written(path: str, *, is_library: bool = False) -> bool:
     if not path.endswith(".py"):
         return not _is_other_machine_code(path)
     modules = [one for one in loaded_from(path) if type(one) is ModuleType]
+    if not modules:
+        return True
     try:
-        source = read_source(path, path) if modules else None
+        source = read_source(path, path)
     except UnkeyableError:
         return False
-    if source is None:
-        return True
     is_older = not is_library and may_be_older(path, source.stamp)
     return not is_older and all(_is_as_written(one, source) for one in modules)
 

@@ -41,7 +41,10 @@ class Guard:
         self._held = held
 
     def __enter__(self) -> Guard:
-        found = [(name, one, True) for name, one in _loaded_generators()] if is_alone() else []
+        if "numpy" in sys.modules:
+            with contextlib.suppress(ImportError):  # numpy loads it when somebody asks: the function may
+                importlib.import_module("numpy.random")
+        found = [(name, one, True) for name, one in global_generators()] if is_alone() else []
         found += [(name, one, False) for name, one in self._held]
         self._start: list[tuple[str, Any, Any, bool]] = []
         for name, generator, is_global in found:
@@ -63,13 +66,6 @@ class Guard:
         moved = [one for one in self._start if not _equal(_state_of(one[1]), one[2])]
         self.drawn.update(name for name, *_ in moved)
         return moved
-
-
-def _loaded_generators() -> list[tuple[str, Any]]:
-    if "numpy" in sys.modules:
-        with contextlib.suppress(ImportError):  # numpy itself loads it when somebody asks: the function may
-            importlib.import_module("numpy.random")
-    return global_generators()
 
 
 def is_alone() -> bool:
@@ -104,7 +100,6 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
         with contextlib.suppress(ValueError, RuntimeError):  # there are arrays, or tensors, in it
             return bool(a == b)
-        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, list | int | float | str | bytes | type(None)):
-        return bool(a == b)
-    return bool((a == b).all())
+        return all(map(_equal, a, b))
+    is_equal = a == b
+    return bool(is_equal.all() if hasattr(is_equal, "all") else is_equal)

@@ -66,9 +66,7 @@ def is_lock(value: Any) -> bool:
 
 def parts_of(value: Any, *, is_library: bool) -> Parts:
     """What an object is made of, besides its class. Raises if it does not give its state away."""
-    if is_lock(value):
-        return []
-    parts = _held(value)
+    parts = [] if is_lock(value) else _held(value)
     if parts is None:
         parts = _copied(value, is_library)
     if not is_library:
@@ -166,17 +164,15 @@ def _of_name(value: Any, name: str) -> Parts:
             with contextlib.suppress(AttributeError, NameError):  # a bound may name what is not there
                 parts.append((step, getattr(value, step)))
         return parts
+
+    def held(space: Any, step: str) -> Any:
+        return getattr(space, "__dict__", {}).get(step)
+
     home = sys.modules.get(str(getattr(value, "__module__", None)))
     homes = list(sys.modules.values()) if home is None else [home]
-    if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
+    if not any(functools.reduce(held, name.split("."), module) is value for module in homes):
         raise ValueError(f"it pickles as global {name!r}, which no module has")
     return [("<name>", name), *sorted(attributes_of(value).items())]
-
-
-def _at(space: Any, dotted: str) -> Any:
-    first, _, rest = dotted.partition(".")
-    value = space.get(first)
-    return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
 
 
 def state_of(function: types.FunctionType) -> Parts:
@@ -200,11 +196,9 @@ def state_of(function: types.FunctionType) -> Parts:
     return parts
 
 
-def _is_generator(kind: type) -> bool:
+@functools.lru_cache(maxsize=1024)
+def is_generator(kind: type) -> bool:
     return any(f"{base.__module__}.{base.__qualname__}" in _GENERATORS for base in kind.__mro__)
-
-
-is_generator: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_generator)
 
 
 def global_generators() -> list[tuple[str, Any]]:
@@ -301,7 +295,6 @@ def _ranked(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _script(value: Any) -> dict[str, Any]:
-    import io
     import zipfile
 
     with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
