@@ -212,12 +212,11 @@ def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
 
 @lru_cache(maxsize=8)
 def _memoised(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            info = os.fstat(file.fileno())
-            return dict(json.load(file)) if info.st_uid == os.geteuid() and not info.st_mode & 0o022 else {}
-    except (OSError, ValueError, TypeError):
-        return {}
+    with contextlib.suppress(OSError, ValueError, TypeError), open(path, "rb") as file:
+        info = os.fstat(file.fileno())
+        if info.st_uid == os.geteuid() and not info.st_mode & 0o022:
+            return dict(json.load(file))
+    return {}
 
 
 def _save(path: str, memo: dict[str, Any]) -> None:

@@ -309,12 +309,12 @@ def digests_of(
     return np.frombuffer(b"".join(written), np.uint8).reshape(-1, DIGEST_BYTES), hashes
 
 
-def stamps_hash(encoder: ItemEncoder) -> Any:
+def stamps_hash(encoder: ItemEncoder) -> int:
     """The hash of all stamps of the one item that an encoder has written."""
     rows: list[Sequence[int]] = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
     for slot in encoder.trees:
         rows[slot] = digest_tree(encoder.names[slot], encoder.stat_cache, "stat").stamp
-    return sum((2 * at + 1) * mix(row) for at, row in enumerate(rows)) + 1 & (1 << 64) - 1
+    return sum((2 * at + 1) * int(mix(row)) for at, row in enumerate(rows)) + 1 & (1 << 64) - 1
 
 
 def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray[np.uint64]]:

@@ -56,19 +56,16 @@ def tree(path: T) -> Tree[T]:
 def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
     """A container with `function` applied to what it holds, not to keys; itself if nothing in it changed."""
     kind = type(value)
-    if kind in (dict, OrderedDict):
-        changed = {key: function(inner) for key, inner in value.items()}
-        if all(map(operator.is_, changed.values(), value.values())):
-            return value
-        return kind(changed)
-    if kind in (tuple, list, set, frozenset) or is_namedtuple(kind):
-        new = [function(x) for x in value]
-        if all(map(operator.is_, new, value)):
-            return value
-        if not is_namedtuple(kind):
-            return kind(new)
-        made = kind._make(new)
-        if state := getattr(value, "__dict__", None):
-            made.__dict__.update(state)
-        return made
-    return value
+    is_dict = kind in (dict, OrderedDict)
+    if not (is_dict or kind in (tuple, list, set, frozenset) or is_namedtuple(kind)):
+        return value
+    held = list(value.values() if is_dict else value)
+    new = list(map(function, held))
+    if all(map(operator.is_, new, held)):
+        return value
+    if not is_namedtuple(kind):
+        return kind(zip(value, new, strict=True) if is_dict else new)
+    made = kind._make(new)
+    if state := getattr(value, "__dict__", None):
+        made.__dict__.update(state)
+    return made

@@ -28,6 +28,7 @@ from prepcache.keys.markers import Tree
 Read = Literal["path", "bytes", "text"]
 
 _FILESYSTEM, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+_TAGS = {"a file": b"f", "a directory": b"t", "missing": b"0"}
 LONGEST = 4096
 """PATH_MAX on Linux."""
 
@@ -110,19 +111,16 @@ class PathRules:
         if kind != wanted:
             by = f"read={self.read!r}" if is_read else "tree()"
             raise encoder.refuse(f"{printable(name)} is {kind}, but {by} takes {wanted}")
-        if kind == "a file":
-            contents = b"b" if self.read == "bytes" else b"x"
-            return Named(name, contents if is_read else b"f" + self.named(name), info, False)
-        if info is None:
-            return Named(name, b"0" + self.named(name), None, False)
-        if kind != "a directory":
+        if kind not in _TAGS:
             raise encoder.refuse(f"{printable(name)} is {kind}, which has no bytes to hash")
-        if not is_tree and not self.takes_directories:
+        if kind == "a directory" and not (is_tree or self.takes_directories):
             raise encoder.refuse(
                 f"{printable(name)} is a directory; pass prepcache.tree(path) to count all files under it, "
                 "or prepcache.plain(value) to count only the name"
             )
-        return Named(name, b"t" + self.named(name), info, True)
+        contents = b"b" if self.read == "bytes" else b"x"
+        head = contents if is_read else _TAGS[kind] + self.named(name)
+        return Named(name, head, info, kind == "a directory")
 
     def named(self, name: str) -> bytes:
         relative = self._relative(name) if self._roots else None

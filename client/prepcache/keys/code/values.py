@@ -29,7 +29,7 @@ from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, length, text_bytes
-from prepcache.keys.encoding.objects import is_lock, kind_of, state_of
+from prepcache.keys.encoding.objects import is_lock, kind_of, parts_of, state_of
 from prepcache.keys.environment import check_rebuilt
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import looks_like_path, name_bytes
@@ -204,17 +204,14 @@ class ValueEncoder(Encoder):
         put(b"?" + text_bytes(self._walk.stand_in(label, value, error)))
         return True
 
-    def put_parts(self, value: Any, *how: Any) -> None:
-        self._walk.note_generators(value, self)
-        super().put_parts(value, *how)
-
-    def put_object(self, value: Any, put: Put) -> None:
+    def put_object(self, value: Any, put: Put, *how: Any) -> None:
         if value is os.environ or value is os.environb:
             put(b"OE")  # the variables that the code names count one by one
             return
-        if self.is_config and self.opaque_depth == 0 and is_lock(value):
+        if how[0] is parts_of and self.is_config and self.opaque_depth == 0 and is_lock(value):
             raise self.refuse(f"{kind_of(value)} has no stable value; {self.ways_out}")
-        super().put_object(value, put)
+        self._walk.note_generators(value, self)
+        super().put_object(value, put, *how)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
         """Attributes become rows, if all parts are such and more rows fit."""

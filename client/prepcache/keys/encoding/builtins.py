@@ -1,4 +1,4 @@
-"""Writers of the canonical encoding for built-in types, instances of their subclasses, and enums.
+"""Writers of the canonical encoding for built-in types, and the parts of instances of their subclasses.
 
     tag  value                              tag  value
     n    None                               l t  list, tuple: count, elements
@@ -9,8 +9,7 @@
     s b  str (UTF-8), bytes                 w    memoryview: format and shape, bytes
     p S  path, str that names a file        x    path by its name only
     P Q  tree(), plain()                    C    function, class, module
-    Y    an object that is written above    O k  other object: by its parts, by a registered function
-    D    instance of a subclass of a type here, member of an enum
+    O    other object: class, parts         Y    an object that is written above
 
 Invariants:
     1. A writer is chosen by exact type. An instance of a subclass counts by its class, by what the base's own
@@ -176,14 +175,7 @@ WRITERS: dict[type, Writer] = {
 _OF_ENUM = frozenset({"_sort_order_", "__objclass__", "_inverted_"})
 
 
-def _instance(encoder: Encoder, value: Any, put: Put) -> None:
-    is_member = isinstance(value, enum.Enum)
-    encoder.inline_depth += is_member
-    encoder.put_parts(value, b"D", _parts_of, put)
-    encoder.inline_depth -= is_member
-
-
-def _parts_of(value: Any) -> Parts:
+def parts_of(value: Any, is_library: Callable[[type], bool]) -> Parts:
     """What an instance holds as one of its built-in base, and its attributes."""
     reads = [read for base, read in _CONTENT.items() if issubclass(type(value), base)]
     parts: Parts = [(CONTENT, read(value)) for read in reads[:1]]
@@ -242,11 +234,4 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
     set: set,
     frozenset: frozenset,
 }
-
-
-def writer_for(kind: type) -> Writer | None:
-    if kind in WRITERS:
-        return WRITERS[kind]
-    bases = {enum.Enum: _instance, type: Encoder.put_code, os.PathLike: _instance}
-    bases |= dict.fromkeys(_CONTENT, _instance)
-    return next((writer for base, writer in bases.items() if issubclass(kind, base)), None)
+BASES = (enum.Enum, os.PathLike, *_CONTENT)

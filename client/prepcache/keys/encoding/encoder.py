@@ -19,6 +19,7 @@ Locking: an encoder is for one thread.
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Callable
 from types import FunctionType
@@ -28,7 +29,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 from prepcache.namedtuples import is_namedtuple
 
-ENCODING_VERSION = 16
+ENCODING_VERSION = 17
 
 MOST_ENTERED = 1 << 23
 """Containers and objects of one value."""
@@ -36,6 +37,8 @@ MOST_ENTERED = 1 << 23
 Parts = list[tuple[str, Any]]
 Put = Callable[[Any], object]
 Writer = Callable[["Encoder", Any, Put], object]
+Make = Callable[[Any, Callable[[type], bool]], Parts | None]
+"""The parts of an object, given what tells whether a class is a library's; None: it is written as a value."""
 
 length = struct.Struct(">Q").pack
 
@@ -206,7 +209,9 @@ class Encoder:
         payload = self.code_bytes(value)
         self.opaque_depth -= 1
         if payload is None:
-            self.put_object(value, put)
+            from prepcache.keys.encoding.objects import parts_of
+
+            self.put_object(value, put, parts_of)
         else:
             put(b"C" + length(len(payload)) + payload)
 
@@ -217,19 +222,12 @@ class Encoder:
             self._classes[cls] = b"C" + length(len(payload)) + payload
         put(self._classes[cls])
 
-    def put_object(self, value: Any, put: Put) -> None:
-        from prepcache.keys.encoding.objects import parts_of
-
-        self.put_parts(value, b"O", lambda one: parts_of(one, is_library=self.is_library(type(one))), put)
-
-    def put_parts(
-        self, value: Any, tag: bytes, make: Callable[[Any], Parts | None], put: Put, own: Writer | None = None
-    ) -> None:
+    def put_object(self, value: Any, put: Put, make: Make, own: Writer | None = None) -> None:
         """Writes an object by its class and its parts; by `own` where `make` gives none."""
         if self.put_known(value, put):
             return
         try:
-            parts = make(value)
+            parts = make(value, self.is_library)
         except RecursionError:
             raise
         except Exception as error:
@@ -243,14 +241,17 @@ class Encoder:
             assert own is not None
             own(self, value, put)
             return
+        is_member = issubclass(type(value), enum.Enum)
+        self.inline_depth += is_member
         self.enter(value)
-        put(tag)
+        put(b"O")
         self.put_class_of(value, put)
         can_rebuild = len(parts) == 1 and is_namedtuple(type(value))
         self.opaque_depth += not can_rebuild
         self.put_attributes(value, parts, put)
         self.opaque_depth -= not can_rebuild
         self.leave(value)
+        self.inline_depth -= is_member
 
 
 def text_bytes(text: str) -> bytes:
@@ -274,33 +275,29 @@ def canonical_order(value: Any) -> Any:
 
 
 def _find_writer(kind: type) -> Writer:
-    from prepcache.keys.encoding import builtins
+    from prepcache.keys.encoding import builtins, objects
 
-    # By the encoder's own class, which may know more.
-    own: Writer = builtins.writer_for(kind) or (lambda encoder, value, put: encoder.put_object(value, put))
+    own = builtins.WRITERS.get(kind) or (Encoder.put_code if issubclass(kind, type) else None)
     key, base = _key_of(kind)
-    if key is None:
+    if own is not None and key is None:
         return _writers.setdefault(kind, own)
+    make: Make = builtins.parts_of if issubclass(kind, builtins.BASES) else objects.parts_of
 
     # To what an adapter says of a base, attributes are added; where that is a dict, subclasses' slots alone.
     added = kind.__mro__[: kind.__mro__.index(base)] if base is not None else ()
     has_state = base is not None and bool(kind.__dictoffset__ or builtins.slots_of(*added))
 
-    def parts_of(value: Any) -> Parts | None:
-        made = key(value)
+    def made_by_key(value: Any, is_library: Callable[[type], bool]) -> Parts | None:
+        # The project may have a class of a library's name.
+        made = key(value) if key and (base is None or is_library(base)) else NotImplemented
         if made is NotImplemented or made is value:
-            return None
+            return None if own else make(value, is_library)
         is_named = type(made) is dict and all(type(name) is str for name in made)
         state = builtins.attributes_of(value, added if is_named else None) if has_state else {}
         return sorted((state | made).items()) if is_named else [(CONTENT, made), *sorted(state.items())]
 
-    def by_key(encoder: Encoder, value: Any, put: Put) -> None:
-        if base is None or encoder.is_library(base):
-            encoder.put_parts(value, b"k", parts_of, put, own)
-        else:  # the project's own, of a library's name
-            own(encoder, value, put)
-
-    return _writers.setdefault(kind, by_key)
+    by = make if key is None else made_by_key
+    return _writers.setdefault(kind, lambda encoder, value, put: encoder.put_object(value, put, by, own))
 
 
 def _render(step: str | int) -> str:

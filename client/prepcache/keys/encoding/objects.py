@@ -64,12 +64,13 @@ def is_lock(value: Any) -> bool:
     return _LOCK.fullmatch(kind_of(value)) is not None
 
 
-def parts_of(value: Any, *, is_library: bool) -> Parts:
+def parts_of(value: Any, is_library: Callable[[type], bool]) -> Parts:
     """What an object is made of, besides its class. Raises if it does not give its state away."""
+    is_theirs = is_library(type(value))
     parts = [] if is_lock(value) else _held(value)
     if parts is None:
-        parts = _copied(value, is_library)
-    if not is_library:
+        parts = _copied(value, is_theirs)
+    if not is_theirs:
         return parts
     # A generator of a library's object, as monai's hold, counts if somebody chose its seed.
     return [(name, one) for name, one in parts if not (is_generator(type(one)) and is_entropy(one))]
@@ -196,9 +197,11 @@ def state_of(function: types.FunctionType) -> Parts:
     return parts
 
 
-@functools.lru_cache(maxsize=1024)
-def is_generator(kind: type) -> bool:
+def _is_generator(kind: type) -> bool:
     return any(f"{base.__module__}.{base.__qualname__}" in _GENERATORS for base in kind.__mro__)
+
+
+is_generator: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_generator)
 
 
 def global_generators() -> list[tuple[str, Any]]:

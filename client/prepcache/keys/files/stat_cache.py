@@ -48,19 +48,16 @@ Stamp = tuple[int, int, int, int, int]
 LOCAL_WINDOW_NS = 2_000_000_000
 """A younger stamp may hide a later write: the kernel's clock goes in ticks, some filesystems' in seconds."""
 REMOTE_WINDOW_NS = 60_000_000_000
-"""On network and FUSE filesystems: attributes are cached up to 60 s."""
-ENDLESS_WINDOW_NS = 1 << 62
-
-_LOCAL = frozenset(
-    {
-        "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs", "f2fs", "jfs", "reiserfs", "tmpfs",
-        "ramfs", "overlay", "aufs", "ntfs3", "udf", "nilfs2", "ubifs", "rootfs", "devtmpfs", "hugetlbfs",
-    }
+"""On network and FUSE filesystems, and unknown ones: attributes are cached up to 60 s."""
+_LOCAL = (
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs", "f2fs", "jfs", "reiserfs", "tmpfs",
+    "ramfs", "overlay", "aufs", "ntfs3", "udf", "nilfs2", "ubifs", "rootfs", "devtmpfs", "hugetlbfs",
 )  # fmt: skip
-_WITHOUT_CHANGE_TIME = frozenset(
-    ["vfat", "msdos", "exfat", "squashfs", "erofs", "iso9660", "fuse.squashfuse", "fuse.squashfuse_ll"]
-)
+_WITHOUT_CHANGE_TIME = (
+    "vfat", "msdos", "exfat", "squashfs", "erofs", "iso9660", "fuse.squashfuse", "fuse.squashfuse_ll",
+)  # fmt: skip
 """Anyone may set a change time there, or make the whole image again with all its times as before."""
+_WINDOWS_NS = dict.fromkeys(_LOCAL, LOCAL_WINDOW_NS) | dict.fromkeys(_WITHOUT_CHANGE_TIME, 1 << 62)
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
 _FACTOR = 0xD6E8FEB86659FD93
@@ -104,10 +101,7 @@ def racy_window_ns(device: int) -> int:
     """How old a stamp on this device must be before it can be trusted. A device that the mount table does not
     name (a btrfs subvolume) is taken for remote, which costs a second reading of young files."""
     if device not in _windows:
-        for known, kind in _mounted():
-            is_endless = kind in _WITHOUT_CHANGE_TIME
-            window_ns = LOCAL_WINDOW_NS if kind in _LOCAL else REMOTE_WINDOW_NS
-            _windows[known] = ENDLESS_WINDOW_NS if is_endless else window_ns
+        _windows.update((known, _WINDOWS_NS.get(kind, REMOTE_WINDOW_NS)) for known, kind in _mounted())
     return _windows.setdefault(device, REMOTE_WINDOW_NS)
 
 
