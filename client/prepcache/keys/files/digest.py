@@ -12,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import struct
@@ -78,10 +77,12 @@ def digest_file(
     """The BLAKE3 digest of a regular file's bytes, with its stamp. `info`: its stat of a moment ago."""
     watches.depend_on((name,))
     if stat_cache is not None and trust == "stat":
-        with contextlib.suppress(OSError, ValueError):  # of which reading says what is wrong
+        try:
             stamp = stamp_of(info or os.stat(name))
-            if (known := stat_cache.get(stamp)) is not None:
-                return Digested(known, stamp, False)
+        except (OSError, ValueError):
+            return read_file(name, stat_cache)  # which says what is wrong
+        if (known := stat_cache.get(stamp)) is not None:
+            return Digested(known, stamp, False)
     return read_file(name, stat_cache)
 
 
@@ -134,7 +135,7 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
     """By the names and bytes of all that is under a directory. Its stamp sums up theirs."""
     root = os.path.join(os.fsencode(name), b"")
     try:
-        found = sorted(walk_tree(root), key=lambda row: row[0])
+        found = sorted(walk_tree(root))
     except OSError as error:
         raise unreadable(error.filename, error) from error
     content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
@@ -157,17 +158,18 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
 def walk_tree(
     folder: bytes, above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[bytes, os.stat_result | None]]:
-    """The path of each thing under a directory, and its stat, None for a link to nothing."""
+    """The path of each thing under a directory, `folder/`, and its stat, None for a link to nothing."""
     here = os.stat(folder)
     if (here.st_dev, here.st_ino) in above:
         raise UnkeyableError(f"{printable(folder)} is a link to one of its parent directories")
-    for path in (os.path.join(folder, entry) for entry in os.listdir(folder)):
+    for entry in os.listdir(folder):
+        path = folder + entry
         info = stat_or_none(path)
         if not (info is None or is_regular(info) or is_directory(info)):
             raise UnkeyableError(f"{printable(path)} is {kind_of(info)}, which has no bytes to hash")
         yield path, info
         if info is not None and is_directory(info):
-            yield from walk_tree(path, above | {(here.st_dev, here.st_ino)})
+            yield from walk_tree(path + b"/", above | {(here.st_dev, here.st_ino)})
 
 
 def printable(name: str | bytes) -> str:
