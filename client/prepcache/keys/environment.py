@@ -43,9 +43,7 @@ ENVIRONMENT_VERSION = 4
 REPLACED = "reinstalled after it was loaded"
 
 _MEMO_NAME = "distributions-v5.json"
-_TOOLS = re.compile(
-    "(setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs)", re.DOTALL
-)
+_TOOLS = re.compile("setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs")
 """Normalised names that do not count as requirements."""
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__")

@@ -57,7 +57,6 @@ BLOCK_ITEMS = 2048
 
 log = logging.getLogger("prepcache")
 _PREFIX = ITEM_DOMAIN + bytes([encoding.ENCODING_VERSION])
-_NO_STAMP = (0, 0, 0, 0, 0)
 _TEXT_FILES = (
     "prepcache: %d str in the items name files, such as %r, so the bytes of these files count. Pass "
     "prepcache.plain(text) if it is only text, or a pathlib.Path to confirm it (these items are then "
@@ -144,7 +143,9 @@ class ItemHasher:
         """Its names, and the hash of their stamps as they are now."""
         encoder = ItemEncoder(self.rules, self.stat_cache)
         encoder.write(item, lambda raw: None, "item")
-        return encoder.names, stamps_hash(encoder)
+        stamps = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
+        summed = sum((2 * at + 1) * int(mix(stamp)) for at, stamp in enumerate(stamps))
+        return encoder.names, summed + 1 & (1 << 64) - 1
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some items as they are now; reads only files that the stat cache does not know."""
@@ -202,7 +203,8 @@ class ItemEncoder(Encoder):
     """Encodes items. Each path that it meets has a slot, whose number is written for the digest.
 
     Attributes:
-        names, rows: by slot, the path, and the five numbers of a stamp; not of `trees`, the directories.
+        names, rows: by slot, the path, and the five numbers of a stamp.
+        known: by slot, what is digested already: directories, and what is not there.
     """
 
     ways_out = f"pass plain values as the item (a path, a number, a dict), {encoding.SAY_WHAT_COUNTS}"
@@ -212,7 +214,6 @@ class ItemEncoder(Encoder):
         self.rules, self.stat_cache, self.trust = rules, stat_cache, trust
         self.names: list[str] = []
         self.rows = array("q")
-        self.trees: set[int] = set()
         self.known: dict[int, Digested] = {}
         self.classes: dict[type, None] = {}
         self.text_files: list[str] = []
@@ -221,14 +222,14 @@ class ItemEncoder(Encoder):
         named = self.rules.look_up(value, self)
         if named is None:
             return False
-        slot, stamp = len(self.names), _NO_STAMP
+        slot = len(self.names)
         self.names.append(named.name)
+        stamp = (0, 0, 0, 0, 0) if named.info is None else stamp_of(named.info)
         if named.info is None:
-            self.known[slot] = Digested(b"", _NO_STAMP, False)
+            self.known[slot] = Digested(b"", stamp, False)
         elif named.is_tree:
-            self.trees.add(slot)
-        else:
-            stamp = stamp_of(named.info)
+            self.known[slot] = digest_tree(named.name, self.stat_cache, self.trust)
+            stamp = self.known[slot].stamp
         self.rows.extend(stamp)
         tag = b"P" if isinstance(value, Tree) else b"S" if isinstance(value, str) else b"p"
         put(tag + length(len(named.head) + DIGEST_BYTES * (named.info is not None)) + named.head)
@@ -239,22 +240,20 @@ class ItemEncoder(Encoder):
 
     def digest(self, slot: int) -> bytes:
         if slot not in self.known:
-            digest = digest_tree if slot in self.trees else digest_file
-            self.known[slot] = digest(self.names[slot], self.stat_cache, self.trust)
+            self.known[slot] = digest_file(self.names[slot], self.stat_cache, self.trust)
         return self.known[slot].digest
 
     def joined(self, chunks: list[Any]) -> bytes:
         return b"".join([self.digest(one) if type(one) is int else one for one in chunks])
 
     def code_bytes(self, value: Any) -> bytes | None:
-        if not isinstance(value, type | FunctionType):
-            return None
-        name = f"{value.__module__}.{value.__qualname__}"
         if isinstance(value, type):
             self.classes[value] = None
-        elif "<" in name or value.__closure__ or vars(value) or not self.is_library(value):
-            raise self.refuse(f"function {name}: its code would not count in an item; {self.ways_out}")
-        return name.encode()
+        elif isinstance(value, FunctionType):
+            name = f"{value.__module__}.{value.__qualname__}"
+            if "<" in name or value.__closure__ or vars(value) or not self.is_library(value):
+                raise self.refuse(f"function {name}: its code would not count in an item; {self.ways_out}")
+        return super().code_bytes(value)
 
     def is_library(self, held: type | FunctionType) -> bool:
         by = _labels(tuple(sys.path))
@@ -309,14 +308,6 @@ def digests_of(
     return np.frombuffer(b"".join(written), np.uint8).reshape(-1, DIGEST_BYTES), hashes
 
 
-def stamps_hash(encoder: ItemEncoder) -> int:
-    """The hash of all stamps of the one item that an encoder has written."""
-    rows: list[Sequence[int]] = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
-    for slot in encoder.trees:
-        rows[slot] = digest_tree(encoder.names[slot], encoder.stat_cache, "stat").stamp
-    return sum((2 * at + 1) * int(mix(row)) for at, row in enumerate(rows)) + 1 & (1 << 64) - 1
-
-
 def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray[np.uint64]]:
     """The digests of all slots, and for each item the hash of its stamps. `ends`: of its slots."""
     import numpy as np
@@ -327,8 +318,6 @@ def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray
     digests = np.zeros((len(stamps), DIGEST_BYTES), np.uint8)
     if encoder.stat_cache is not None and encoder.trust == "stat":
         is_known, digests = encoder.stat_cache.lookup(stamps)
-    for slot in encoder.trees:
-        encoder.digest(slot)
     is_known[list(encoder.known)] = True
     to_read = np.flatnonzero(~is_known).tolist()
     names = list(dict.fromkeys(encoder.names[slot] for slot in to_read))

@@ -135,11 +135,12 @@ def _raw_buffer(_: Encoder, value: memoryview, put: Put) -> None:
 
 
 def _path(encoder: Encoder, value: Any, put: Put) -> None:
-    encoder.note_text(str(value))
-    if encoder.is_plain:
-        put(b"x" + text_bytes(str(value)))
+    text = os.fsdecode(value.value if type(value) is Tree else value)
+    encoder.note_text(text)
+    if encoder.is_plain and type(value) is not Tree:
+        put(b"x" + text_bytes(text))
     elif not encoder.put_path(value, put):
-        raise encoder.refuse(f"the path {str(value)!r} cannot be looked up here; use plain(path)")
+        raise encoder.refuse(f"the path {text!r} cannot be looked up here; use plain(path)")
 
 
 def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
@@ -151,24 +152,17 @@ def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
     encoder.is_plain = before
 
 
-def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
-    encoder.note_text(os.fsdecode(value.value))
-    if not encoder.put_path(value, put):
-        raise encoder.refuse(f"{value!r} cannot be looked up here")
-
-
 WRITERS: dict[type, Writer] = {
     **dict.fromkeys(SIMPLE, lambda _, value, put: put(SIMPLE[type(value)](value))),
     **dict.fromkeys((list, tuple), _sequence),
     **dict.fromkeys((dict, OrderedDict), _dict),
     **dict.fromkeys((set, frozenset), _set),
-    **dict.fromkeys((pathlib.PosixPath, pathlib.PurePosixPath), _path),
+    **dict.fromkeys((pathlib.PosixPath, pathlib.PurePosixPath, Tree), _path),
     **dict.fromkeys((type, types.FunctionType, types.BuiltinFunctionType), Encoder.put_code),
     **dict.fromkeys((types.MethodType, types.ModuleType), Encoder.put_code),
     str: _str,
     memoryview: _raw_buffer,
     Plain: _plain,
-    Tree: _tree,
 }
 
 

@@ -33,6 +33,8 @@ ENCODING_VERSION = 17
 
 MOST_ENTERED = 1 << 23
 """Containers and objects of one value."""
+MOST_STEPS = 16
+"""In the name of a place."""
 
 Parts = list[tuple[str, Any]]
 Put = Callable[[Any], object]
@@ -102,7 +104,6 @@ class Encoder:
         """Whether it is inside `plain()`, where nothing is looked up on the disk."""
         self.active: dict[int, None] = {}
         self._entered = 0
-        self._classes: dict[type, bytes] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
         found = bytearray([ENCODING_VERSION])
@@ -115,7 +116,6 @@ class Encoder:
         try:
             self.walk(value, put)
         except RecursionError:
-            del self.steps[8:]
             raise self.refuse("it is nested too deeply") from None
 
     def walk(self, value: Any, put: Put) -> None:
@@ -158,7 +158,6 @@ class Encoder:
         # In a set, objects that refer to one another are written in full along every path through them.
         self._entered += len(self.active) ** 2 + 1 if self.inline_depth else 1
         if self._entered > MOST_ENTERED:
-            del self.steps[8:]
             raise self.refuse(f"it holds too many objects, or the same ones too often; {self.ways_out}")
 
     def leave(self, value: Any) -> None:
@@ -167,7 +166,7 @@ class Encoder:
     @property
     def where(self) -> str:
         """The place of the present value, as `config.sizes[3]`."""
-        return str(self.steps[0]) + "".join(map(_render, self.steps[1:]))
+        return str(self.steps[0]) + "".join(map(_render, self.steps[1:MOST_STEPS]))
 
     def refuse(self, why: str) -> UnkeyableError:
         place = self.where
@@ -216,11 +215,8 @@ class Encoder:
             put(b"C" + length(len(payload)) + payload)
 
     def put_class_of(self, value: Any, put: Put) -> None:
-        cls = type(value)
-        if cls not in self._classes:
-            payload = self.code_bytes(cls) or b""
-            self._classes[cls] = b"C" + length(len(payload)) + payload
-        put(self._classes[cls])
+        payload = self.code_bytes(type(value)) or b""
+        put(b"C" + length(len(payload)) + payload)
 
     def put_object(self, value: Any, put: Put, make: Make, own: Writer | None = None) -> None:
         """Writes an object by its class and its parts; by `own` where `make` gives none."""

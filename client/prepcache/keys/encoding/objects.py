@@ -45,11 +45,9 @@ _NAMING_FIELDS = ("dataclasses", "attr")
 """Their `__getstate__` gives fields alone, and not what subclasses add."""
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
-_GENERATORS = frozenset(
-    {
-        "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
-        "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
-    }
+_GENERATORS = (
+    "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
+    "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
 )  # fmt: skip
 _GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
 _SEED_BITS = 64
@@ -378,7 +376,6 @@ KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
     ("albumentations", "BasicTransform"): _transform,
     ("albumentations", "BaseCompose"): _transform,
-    ("albumentations", "Compose"): _transform,
     ("omegaconf", "Container"): lambda value: {
         "items": sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True, throw_on_missing=False)
     },

@@ -219,7 +219,7 @@ class StatCache:
         forks.note(self)
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pending: dict[Stamp, bytes] = {}
 
     def get(self, stamp: Stamp) -> bytes | None:
@@ -254,10 +254,6 @@ class StatCache:
             self.flush()
         return True
 
-    def refresh(self) -> None:
-        with self._lock:
-            self._load()
-
     def flush(self) -> None:
         with self._lock:
             if not self._pending:
@@ -274,21 +270,18 @@ class StatCache:
             self.refresh()
         return self._segments or {}
 
-    def _load(self) -> None:
-        """Opens segments that are new, newest first. Call with the lock."""
-        before, found = self._segments or {}, {}
-        try:
+    def refresh(self) -> None:
+        """Opens segments that are new, newest first."""
+        found: dict[str, _Segment] = {}
+        with self._lock, contextlib.suppress(OSError):
             info = os.stat(self.folder)
             is_own = info.st_uid == os.geteuid() and not info.st_mode & 0o022
-            names = sorted(os.listdir(self.folder), reverse=True) if is_own else []
-        except OSError:
-            names = []
-        for name in names:
-            if name.endswith(".seg"):
-                try:
-                    found[name] = before.get(name) or _Segment(self.folder / name)
-                except (OSError, ValueError) as error:
-                    log.debug("%s is not used: %s", self.folder / name, error)
+            for name in sorted(os.listdir(self.folder), reverse=True) if is_own else ():
+                if name.endswith(".seg"):
+                    try:
+                        found[name] = (self._segments or {}).get(name) or _Segment(self.folder / name)
+                    except (OSError, ValueError) as error:
+                        log.debug("%s is not used: %s", self.folder / name, error)
         self._segments = found
 
     def _write_pending(self) -> None:
@@ -298,7 +291,7 @@ class StatCache:
         digests = np.frombuffer(b"".join(self._pending.values()), np.uint64)
         columns = [*stamps.T, *digests.reshape(-1, 4).T]
         records = [np.stack([*columns, mix(columns)], axis=1).view(np.int64)[::-1]]
-        self._load()
+        self.refresh()
         segments = self._segments or {}
         merged = segments if len(segments) >= MOST_SEGMENTS else {}
         for segment in merged.values():  # the newest record of a file comes first
@@ -313,7 +306,7 @@ class StatCache:
         for path in self.folder.glob(".*.tmp"):  # of a killed writer
             if self.clock() - path.stat().st_mtime_ns > _LEFT_OVER_S * 10**9:
                 path.unlink(missing_ok=True)
-        self._load()
+        self.refresh()
 
 
 def default_folder() -> Path:
