@@ -132,7 +132,8 @@ class Observer:
                 watch.failure = watch.failure or "it attaches databases in SQL"
             if any(self._may_share(one) for one in list(STATE.parents)):
                 watch.failure = watch.failure or _KEEPS
-            if watch.facts or watch.programs:
+            seen = watch.facts.values()
+            if watch.programs or any(one.kind != Kind.READ or one.path not in watch.items for one in seen):
                 self._programs.update(dict.fromkeys(watch.programs))
                 try:
                     self._take(watch)
@@ -265,7 +266,7 @@ class Observer:
     def _note(self, place: str, seen: Input) -> None:
         """Adds an entry to the log, unless it says what the last one of that place said."""
         last, self._last[place] = self._last.get(place), seen
-        if last is None or last._replace(stamp=seen.stamp) != seen:
+        if last is None or (last != seen and last._replace(stamp=seen.stamp) != seen):
             _log.append(Entry(self, seen))
 
     def _take_back(self, path: str, facts: list[Fact]) -> None:
@@ -306,7 +307,7 @@ class Observer:
             elif not is_regular(info):
                 return False  # a device, a pipe, a socket
         known, is_whole = self._recipe.reached, path not in self._recipe.partly
-        is_edited = info is not None and known.get(path) not in (None, stamp_of(info))
+        is_edited = info is not None and known.get(path) is not None and known[path] != stamp_of(info)
         is_counted = path in known and is_whole and not is_edited
         is_ignored = path.startswith(self._ignored) or _CACHE_FOLDER in path
         if is_counted or is_ignored or self._is_output(path):

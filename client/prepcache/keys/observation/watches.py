@@ -97,7 +97,7 @@ class Fact(NamedTuple):
 
     @property
     def full(self) -> str:
-        return os.path.normpath(os.path.join(self.folder or os.sep, self.path))
+        return os.path.normpath(self.path if self.folder is None else os.path.join(self.folder, self.path))
 
 
 def info_of(path: str) -> os.stat_result | None:
@@ -171,9 +171,8 @@ class _State:
     were started while a function was watched; what one has opened or started, and may keep."""
 
     def __init__(self) -> None:
-        none: tuple[Watch, ...] = ()
-        self.carried = contextvars.ContextVar("prepcache watches", default=none)
-        self.running = none
+        self.running: tuple[Watch, ...] = ()
+        self.carried = contextvars.ContextVar[tuple[Watch, ...]]("prepcache watches", default=())
         self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self.has_database = False
         self.parents: set[frozenset[str]] = set()
