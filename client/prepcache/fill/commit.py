@@ -51,7 +51,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.fill.pending import Batch, Collected, Task
-from prepcache.fill.share import MAX_LOOKS, HeldLease, Share, forsake
+from prepcache.fill.share import HANDED_IN, MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.protocol import wire
 from prepcache.protocol.units import count_text
 
@@ -181,7 +181,7 @@ class Committer:
             share.settle(collected.indices)
             return
         batch.share = share
-        share.hand_in(batch.indices)
+        share.mark(batch.indices, HANDED_IN)
         _WAITING.add(batch)
         self._todo.append(batch)
         THREAD.schedule(self)

@@ -36,7 +36,7 @@ from prepcache.fill.call import Part
 from prepcache.fill.commit import Committer, is_full
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
-from prepcache.fill.share import COMMIT_ITEMS, COMMIT_LEASES, Pace, Share
+from prepcache.fill.share import COMMIT_ITEMS, COMMIT_LEASES, OURS, Pace, Share
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.wire import with_draws
 
@@ -181,9 +181,8 @@ class OnAccess:
     def _granted(self, todo: list[int], *, is_single: bool) -> list[int]:
         """What may be made of these now; nothing where others had them, who were waited for."""
         share, among = self._share, np.asarray(todo)
-        is_cheap = 0 < self._pace.item_s < LEASE_FROM_S
-        if is_single and is_cheap:
-            share.take_cheap(todo)
+        if is_single and 0 < self._pace.item_s < LEASE_FROM_S:
+            share.mark(todo, OURS)
             return todo
         share.want(todo)
         try:
@@ -235,7 +234,6 @@ class OnAccess:
             self.committer.soon()
 
     def run(self, *, is_waiting: bool = True) -> None:
-        """Submits what was made."""
         if os.getpid() == self.pid and self._submitting.acquire(blocking=is_waiting):
             try:
                 self._submit()

@@ -181,12 +181,8 @@ class Share:
         budget = self._artifacts.budget_bytes()
         self.pace.commit_bytes = min(COMMIT_BYTES, budget // COMMIT_SHARE_OF_CACHE) or UNKNOWN_BYTES
 
-    def take_cheap(self, indices: Sequence[int]) -> None:
-        """Takes items that are leased when they are committed: asking first costs more than making them."""
-        self._state[np.asarray(indices)] = OURS
-
-    def hand_in(self, indices: Sequence[int]) -> None:
-        self._state[np.asarray(indices)] = HANDED_IN
+    def mark(self, indices: Sequence[int], state: int) -> None:
+        self._state[np.asarray(indices)] = state
 
     def want(self, indices: Sequence[int]) -> None:
         at = np.asarray(indices)

@@ -125,7 +125,7 @@ class ArtifactSet(RecipeIndex):
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything was found."""
         now = time.monotonic()
-        if not_within_s and now - self._looked_at < not_within_s:
+        if now - self._looked_at < not_within_s:
             return False
         self._looked_at = now
         return bool(self.look_from(self.generation))
