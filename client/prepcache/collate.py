@@ -136,12 +136,11 @@ class _Collate:
     def __call__(self, samples: Any) -> Any:
         """The batch of samples; in a worker, what it sends instead (collation.py)."""
         if isinstance(samples, Batch):
-            collation = collation_of(samples.table)
+            table = samples.table
+            collation = collation_of(table)
             if collation.planned is None or collation.planned[0] is not self:
                 self._check(collation.paths)
-                plan = [
-                    self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
-                ]
+                plan = [self._column(table, number, path) for number, path in enumerate(collation.paths)]
                 collation.planned = self, plan
             leaves = [collate(samples) for collate in collation.planned[1]]
             return (collation.send if samples.pool is LENDING else collation.build)(leaves)

@@ -35,7 +35,7 @@ from prepcache.artifact.header import (
 from prepcache.errors import ArtifactError
 
 Build = Callable[[Sequence[Any]], Any]
-Finish = Callable[[Any, type], Any]
+Finish = dict[int, Callable[..., Any]]
 
 _CHUNK_ROWS = 1 << 18
 """Rows checked at a time: a few MB, however large the artifact is."""
@@ -245,10 +245,11 @@ def _getter(column: Column) -> Callable[[int], Any]:
 
 def builder(tree: sample_tree.Tree, collated: Finish | None = None, strings: type = list) -> Build:
     """What puts leaves (a list, in walking order) together into a sample of this tree; or into a batch, of
-    what `collated` makes of each, where `strings` is the type that torch gives the strings of a leaf: a list,
-    or the tuple of a transposed sequence."""
+    what `collated` makes of each that it names, where `strings` is the type that torch gives the strings of a
+    leaf: a list, or the tuple of a transposed sequence."""
     if isinstance(tree, int):
-        return itemgetter(tree) if collated is None else lambda leaves: collated(leaves[tree], strings)
+        finish = collated and collated.get(tree)
+        return (lambda leaves: finish(leaves[tree], strings)) if finish else itemgetter(tree)
     word = tree[0]
     if word == "dict":
         keys = [key for key, _ in tree[1]]
@@ -262,7 +263,7 @@ def builder(tree: sample_tree.Tree, collated: Finish | None = None, strings: typ
 
 
 def _children(trees: list[sample_tree.Tree], collated: Finish | None, strings: type) -> Build:
-    if trees and collated is None and all(isinstance(child, int) for child in trees):
+    if trees and all(isinstance(child, int) and child not in (collated or ()) for child in trees):
         return itemgetter(slice(trees[0], trees[-1] + 1))
     builders = [builder(child, collated, strings) for child in trees]
     return lambda leaves: [build(leaves) for build in builders]

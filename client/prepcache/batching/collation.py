@@ -94,12 +94,14 @@ def as_asked(given: Any, asked_by: Any) -> Any:
     if asked_by is None or asked_by.f_code not in FETCHERS:
         return list(given)
     fetcher = asked_by.f_locals["self"]
-    if TAKES_BATCHES.keys().isdisjoint((id(fetcher.collate_fn), id(type(fetcher.collate_fn)))):
+    collate = fetcher.collate_fn
+    if id(collate) not in TAKES_BATCHES and id(type(collate)) not in TAKES_BATCHES:
         return list(given)
-    is_sent = asked_by.f_code is _TORCH_FETCHER and asked_by.f_back.f_code is not _ALONE_CODE
-    info = get_worker_info() if is_sent else None
+    info = get_worker_info() if asked_by.f_code is _TORCH_FETCHER else None
+    if info is None or asked_by.f_back.f_code is _ALONE_CODE:  # a loader of a worker's own, too
+        return given
     opened = f"/proc/{os.getppid()}/fd"  # as the job will open this worker's
-    if info is not None and fetcher.dataset is info.dataset and os.access(opened, os.R_OK):
+    if fetcher.dataset is info.dataset and os.access(opened, os.R_OK):
         if not isinstance(given, list):
             given.pool = LENDING.for_batch()
         elif given and _is_bare(given[0]):
@@ -130,8 +132,11 @@ class Collation:
     def __init__(self, table: Table) -> None:
         table.collation = self
         self.leaves = [_collate_leaf(column) for column in table.columns]
-        self.build, self.send = builder(table.tree, _given), builder(table.tree, _sent)
-        numbered = builder(table.tree)(list(range(len(table.columns))))
+        numbers = list(range(len(table.columns)))
+        kinds = enumerate(column and column.leaf.kind for column in table.columns)
+        texts = {number: Texts.decoded for number, kind in kinds if kind in columns.BYTE_KINDS}
+        self.build, self.send = builder(table.tree, texts), builder(table.tree, dict.fromkeys(numbers, _sent))
+        numbered = builder(table.tree)(numbers)
         self.paths = [path for path, _ in leaves_of(numbered)]
         self.planned: Any = None  # kept by prepcache.collate
 
@@ -148,9 +153,17 @@ def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
     to_tensor = tensor_maker(column)
     if to_tensor is None:
         return _refuse
-    if isinstance(column, Ragged):
-        return _equal_rows(column, to_tensor)
-    return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
+    if not isinstance(column, Ragged):
+        return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
+
+    def equal_rows(numbers: Numbers, pool: Pool) -> Any:
+        rows = column.gather(numbers, pool)
+        shapes = np.diff(rows.offsets)[:, None] if rows.shapes is None else rows.shapes
+        if (shapes != shapes[0]).any():
+            raise NotAStack
+        return to_tensor(rows.values.reshape(numbers.size, *shapes[0]))
+
+    return equal_rows
 
 
 class Texts(NamedTuple):
@@ -163,25 +176,8 @@ class Texts(NamedTuple):
         return kind(map(columns.decode_bytes(self.leaf), self.rows.octets()))
 
 
-def _given(leaf: Any, strings: type) -> Any:
-    if isinstance(leaf, Texts):
-        return leaf.decoded(strings)
-    return strings(leaf) if isinstance(leaf, list) else leaf
-
-
 def _refuse(numbers: Numbers, pool: Pool) -> Any:
     raise NotAStack
-
-
-def _equal_rows(column: Ragged, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
-    def collate(numbers: Numbers, pool: Pool) -> Any:
-        rows: Ranges = column.gather(numbers, pool)
-        shapes = np.diff(rows.offsets)[:, None] if rows.shapes is None else rows.shapes
-        if (shapes != shapes[0]).any():
-            raise NotAStack
-        return to_tensor(rows.values.reshape(numbers.size, *shapes[0]))
-
-    return collate
 
 
 def tensor_maker(column: Dense | Ragged) -> Callable[[Any], Any] | None:
@@ -312,7 +308,7 @@ def _sent(leaf: Any, strings: type) -> Any:
         return Sent(
             _decoded, (leaf.leaf, lent(torch.from_numpy(leaf.rows.values)), leaf.rows.offsets, strings)
         )
-    return rebuilt(_given(leaf, strings), lambda _, one: lent(one))
+    return rebuilt(leaf, lambda _, one: lent(one))
 
 
 def _decoded(leaf: columns.Leaf, values: Any, offsets: Any, strings: type) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -161,7 +162,11 @@ class Rows:
 def positions(indices: Any) -> Array:
     """Positions in a data set as integers, not checked against it; see `Rows.take`."""
     if isinstance(indices, list):  # the quickest of all ways, and one that takes whatever has __index__
-        return np.frombuffer(array("q", indices), np.int64) if indices else np.empty(0, np.int64)
+        try:
+            raw: Any = struct.pack(f"{len(indices)}q", *indices)
+        except struct.error:
+            raw = array("q", indices)  # raises what says which they are
+        return np.frombuffer(raw, np.int64)
     if not hasattr(indices, "__array__"):
         return positions(list(indices))  # a range, a set, a generator: what a sampler may give
     at = np.asarray(indices)

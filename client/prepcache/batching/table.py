@@ -99,8 +99,7 @@ class Dense:
         count = numbers.size
         out = pool.empty((count, *self.shape), self.dtype, count * self.row_bytes)
         if self._values is not None:
-            self._values.take(numbers, 0, out, "clip")
-            return out
+            return self._values.take(numbers, 0, out, "clip")
         part_of = np.searchsorted(self._first, numbers, "right") - 1
         rows = zip(part_of.tolist(), (numbers - self._first[part_of]).tolist(), strict=True)
         for place, (part, row) in enumerate(rows):
@@ -327,10 +326,9 @@ def _references(blocks: list[tuple[Block, int]], position: int) -> int:
     return sys.getrefcount(blocks[position][0])
 
 
-_UNUSED_REFERENCES = _references([(np.empty(1, np.uint8), 0)], 0)
-"""What `_references` says of a block that only its list refers to; the number differs between Pythons."""
-
 _IS_COUNT_EXACT: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+_UNUSED_REFERENCES = _references([(np.empty(1, np.uint8), 0)], 0) if _IS_COUNT_EXACT else -1
+"""What `_references` says of a block that only its list refers to; the number differs between Pythons."""
 
 
 def _block(size_bytes: int) -> Block:
@@ -379,9 +377,9 @@ class Pool:
     def _free_block(self, size_bytes: int) -> tuple[Block, int]:
         """Call with the lock. A block that nobody else refers to, and where in it an array begins."""
         blocks = self._blocks
-        for position in reversed(range(len(blocks) if _IS_COUNT_EXACT else 0)):
-            fits = size_bytes <= blocks[position][0].size <= 2 * size_bytes
-            if fits and _references(blocks, position) == _UNUSED_REFERENCES:
+        for position in reversed(range(len(blocks))):
+            is_free = _references(blocks, position) == _UNUSED_REFERENCES
+            if is_free and size_bytes <= blocks[position][0].size <= 2 * size_bytes:
                 blocks.append(blocks.pop(position))
                 return blocks[-1]
         block = self._allocate(rounded(size_bytes))
