@@ -198,14 +198,11 @@ class Dependencies:
             digest = self.stand_in(unique, value, error)
         known = self.labels.known(value)
         is_object = known in self.objects
-        is_held = known is None or is_object
-        # What a library's function holds may change, where one of the project's only stands for its code.
-        is_any = encoder.is_whole or (isinstance(value, FunctionType) and is_held)
         self.values[unique] = Value(
             digest,
             readable(value, None if is_object else known),
             is_secret=not is_object and holds_secret(value),  # attributes are rows of their own
-            kind=object if is_any else type(value),
+            kind=object if encoder.is_whole else type(value),
             holder=None if by is None else type(owner),
         )
 
@@ -247,8 +244,7 @@ class Dependencies:
         name = function.__code__.co_qualname
         if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
             name = function.__qualname__
-        space = function.__globals__  # a module that was loaded again has two
-        module = self.labels.known(space) or self._give(space, project.module_label(space), by)
+        module = self.labels.of_module(function.__globals__)  # one that was loaded again has two
         return self._refer(function, f"{module}.{name}", self._visit_function, by)
 
     def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:

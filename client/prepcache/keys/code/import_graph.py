@@ -46,7 +46,6 @@ _IMPORTERS = frozenset({"import_module", "__import__", "find_spec", "find_loader
 """Names in code whose texts may name modules; `modules` is that of `sys`."""
 _MODULE_NAME = re.compile(r"(\.*)([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 _read: dict[str, tuple[SourceFile, int]] = {}
-_READ_LIMIT = 4096
 
 
 class Import(NamedTuple):
@@ -79,8 +78,8 @@ class SourceFile:
         """The names that its text binds once, at the top level to a literal."""
         bound = Counter(c.co_names[n] for c in self._codes for _, op, n in instructions(c) if op in _BINDS)
         found: dict[str, Any] = {}
-        with suppress(OSError, SyntaxError), open(self.path, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        is_silent = warnings.catch_warnings(action="ignore")
+        with suppress(OSError, SyntaxError), open(self.path, "rb") as file, is_silent:
             for node in ast.parse(file.read()).body:
                 if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
                     target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
@@ -121,7 +120,6 @@ class ImportGraph:
 
     def add_file(self, module: str, path: str) -> None:
         if path not in self.sources:
-            self.modules[module] = path
             for name in with_packages([module])[:-1]:
                 self._visit(name)
             self._queue.append((module, path))
@@ -261,8 +259,8 @@ def read_source(path: str, name: str) -> SourceFile:
         known, stamp = _read.get(path), stamp_of(os.stat(path))
         if known and known[0].stamp == stamp and not is_racy(stamp, known[1], racy_window_ns(stamp[0])):
             return known[0]
-        with open(path, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a job has seen them when it loaded the file, and may raise them
+        # A job has seen the warnings when it loaded the file, and may raise them.
+        with open(path, "rb") as file, warnings.catch_warnings(action="ignore"):
             code: Any = _Loader("source", path).get_code("source")
             found = SourceFile(path, stamp, blake3(file.read()).hexdigest(), code)
         if stamp_of(os.stat(path)) != stamp:
@@ -273,8 +271,6 @@ def read_source(path: str, name: str) -> SourceFile:
             f"the files that count with code=[paths], or use code=None and version=",
             path=path,
         ) from error
-    if len(_read) >= _READ_LIMIT:
-        _read.clear()
     _read[path] = (found, read_at_ns)
     return found
 

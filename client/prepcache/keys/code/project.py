@@ -246,13 +246,10 @@ class Labels:
 
     def is_library(self, function: FunctionType) -> bool:
         """The project's are those whose file or globals are. `functools.wraps` copies `__module__`."""
-        filename, file = function.__code__.co_filename, function.__globals__.get("__file__")
-        if filename.startswith("<frozen"):
-            return str(function.__globals__.get("__name__")).partition(".")[0] in sys.stdlib_module_names
-        is_ours = not isinstance(file, str) or self.places.of(file) is Place.PROJECT
-        if not os.path.isabs(filename) or (is_ours and isinstance(file, str)):
-            return not is_ours
-        return self.places.of(filename) is not Place.PROJECT
+        filename = function.__code__.co_filename
+        is_ours = self.place_of(function.__globals__) is Place.PROJECT
+        is_file_ours = os.path.isabs(filename) and self.places.of(filename) is Place.PROJECT
+        return not (is_ours or is_file_ours)
 
     def place_of(self, space: dict[str, Any]) -> Place:
         """Where the module with these globals belongs."""

@@ -25,7 +25,6 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
 from prepcache.keys.code.import_graph import imports_in, read_source, wanted_by, with_packages
 from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, all_names, is_attribute_bag, is_dynamic
-from prepcache.keys.code.project import Place, file_name, loaded_from
 from prepcache.keys.code.values import ABSENT, Value
 from prepcache.keys.environment import may_be_older, seen_texts
 
@@ -49,7 +48,7 @@ def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: s
     value = space[name]
     walk.asked.note_global(label, value, chains)
     if isinstance(value, ModuleType):
-        if walk.labels.place_of(vars(value)) is not Place.PROJECT:  # of which what is read counts
+        if walk.labels.place_of(vars(value)) is not project.Place.PROJECT:  # of which what is read counts
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
         for chain in sorted(chains):
             count_module(walk, value, chain)
@@ -84,12 +83,12 @@ def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...])
         return
     space, known_as = vars(module), module.__name__
     place = walk.labels.place_of(space)
-    if place is Place.SELF:
+    if place is project.Place.SELF:
         return
     project.note_module(module)
     walk.loaded.add(known_as)
     walk.refer_library(known_as)
-    if place is not Place.PROJECT:
+    if place is not project.Place.PROJECT:
         _library_attribute(walk, known_as, space, chain)
         return
     if type(module) is not ModuleType:  # its properties may read any name of it
@@ -98,12 +97,8 @@ def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...])
     if not chain or chain[0] == "__dict__":
         whole_module(walk, space)
         return
-    below = None if chain[0] in space else sys.modules.get(f"{known_as}.{chain[0]}")
-    if isinstance(below, ModuleType):
-        count_module(walk, below, chain[1:])
-    else:
-        is_asked = chain[0] not in space and "__getattr__" in space
-        count_global(walk, space, "__getattr__" if is_asked else chain[0], {chain[1:]})
+    is_asked = chain[0] not in space and "__getattr__" in space
+    count_global(walk, space, "__getattr__" if is_asked else chain[0], {chain[1:]})
 
 
 def _library_attribute(
@@ -175,7 +170,7 @@ def _is_of_package(module: str, label: str) -> bool:
 
 def whole_module(walk: Dependencies, space: dict[str, Any]) -> None:
     """Counts a module of the project of which any name may be looked up (`globals()`, `eval`)."""
-    if id(space) in walk.whole_modules or walk.labels.place_of(space) is not Place.PROJECT:
+    if id(space) in walk.whole_modules or walk.labels.place_of(space) is not project.Place.PROJECT:
         return
     walk.whole_modules.add(id(space))
     label, file = walk.labels.of_module(space), str(space.get("__file__"))
@@ -230,7 +225,7 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
         if name not in walk.whole_files:
             walk.whole_files[name] = source.code
             walk.asked.note_code(source.code)
-        if name not in sys.modules and not loaded_from(source.path):
+        if name not in sys.modules and not project.loaded_from(source.path):
             seen_texts[source.path] = source.stamp
     names, homes = {"__getattr__"}.union(*map(all_names, codes)), {*reached, *with_packages(wanted)}
     count_builtins(walk, names)
@@ -241,9 +236,9 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
         walk.loaded.add(home)
         if not isinstance(loaded, ModuleType):  # what a job has put in the place of one
             walk.count_value(f"sys.modules.{home}", loaded, sys)
-        elif (place := walk.labels.place_of(vars(loaded))) is Place.SELF:
+        elif (place := walk.labels.place_of(vars(loaded))) is project.Place.SELF:
             continue
-        elif place is not Place.PROJECT:
+        elif place is not project.Place.PROJECT:
             _count_late(walk, home, vars(loaded), names)
         elif any(map(is_dynamic, codes)) or home not in reached or type(loaded) is not ModuleType:
             count_module(walk, loaded, ())
@@ -265,9 +260,9 @@ def _count_late(walk: Dependencies, home: str, space: dict[str, Any], names: set
 
 def older_texts(walk: Dependencies, came: Iterable[str]) -> dict[str, str]:
     """The modules, to their files, of labels that came up, which may have been loaded from an older text."""
-    modules = {module: walk.graph.modules.get(module, "") for module in with_packages(came)}
-    sources = ((module, walk.graph.sources.get(path)) for module, path in modules.items())
-    return {m: file_name(m, one.path) for m, one in sources if one and may_be_older(one.path, one.stamp)}
+    sources = {name: walk.graph.sources.get(walk.graph.modules.get(name, "")) for name in with_packages(came)}
+    older = {name: one.path for name, one in sources.items() if one and may_be_older(one.path, one.stamp)}
+    return {name: project.file_name(name, path) for name, path in older.items()}
 
 
 def _is_said(module: str, name: str, value: Any) -> bool:

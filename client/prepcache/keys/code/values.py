@@ -57,10 +57,6 @@ LEAF_LIMIT, DEPTH_LIMIT = 64, 32
 """Of a list or dict in a config whose elements are shown one by one; a longer or deeper one is one leaf."""
 _LABEL_WORDS = re.compile(r"[\w-]+")
 _SHOWN_ELEMENTS = 8
-_WAYS_OUT = (
-    "put what matters into config, give its class a `__prepcache_key__()` method, call "
-    "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
-)
 _OF_DISPATCH = ("register", "dispatch", "_clear_cache")
 _MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
@@ -94,7 +90,7 @@ class ValueEncoder(Encoder):
         label = str(self.steps[0])
         if self.is_config or label == "preprocess":  # which cannot be left out
             return WAYS_OUT
-        return _WAYS_OUT.format(name=label.rpartition(".")[2])
+        return f"{WAYS_OUT}, or exclude it with untracked=({label.rpartition('.')[2]!r},)"
 
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
@@ -154,8 +150,7 @@ class ValueEncoder(Encoder):
 
     def _owner(self, method: MethodType) -> bytes:
         owner, cls = method.__self__, type(method.__self__)
-        says_itself = is_registered(cls) or hasattr(cls, "__prepcache_key__")
-        is_whole = isinstance(owner, type) or says_itself or self.is_library(cls) or self.inline_depth
+        is_whole = isinstance(owner, type) or is_registered(cls) or self.is_library(cls) or self.inline_depth
         read = None if is_whole else attributes_read(owner, method.__func__)
         if read is None:
             return self.part(owner, "__self__")
