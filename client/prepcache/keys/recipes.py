@@ -262,7 +262,7 @@ def _look(
             DEFAULT_DTYPE: default_dtype(),
             "python": python_version(),
             # Asserts and `if __debug__` are there or not by this. Code tells by itself; files do not.
-            "optimize": sys.flags.optimize if reach.whole_files and code is not None else None,
+            "optimize": sys.flags.optimize if reach.whole_files else None,
             "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
             "distributions": installed.counted(reach.graph.top_levels, asked["environment"]),
         },

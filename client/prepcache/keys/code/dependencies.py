@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, ForwardRef, get_args
 
 from blake3 import blake3
 
@@ -132,8 +132,7 @@ class Dependencies:
                 self.count_value(f"{label}{part}", value, function)
         if function.__annotations__:  # whatever is given the function may read them
             self.count_value(f"{label}.__annotations__", function.__annotations__, function)
-            found = names.names_in_annotations(function.__annotations__.values(), space)
-            resolution.count_named(self, space, found)
+            self._count_annotations(space, function.__annotations__)
         for name, chains in sorted(names.global_chains(code).items()):
             resolution.count_global(self, space, name, chains)
         self.asked.note_code(code)
@@ -163,10 +162,24 @@ class Dependencies:
         self.refer_library(project.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._count_variables(variables_of(cls))
-        found = names.names_in_annotations(vars(cls).get("__annotations__", {}).values(), space)
-        resolution.count_named(self, space, found)
+        self._count_annotations(space, vars(cls).get("__annotations__", {}))
         for name, value in parts_of(cls):
             self.count_value(f"{label}.{name}", value, cls)
+
+    def _count_annotations(self, space: dict[str, Any], annotations: dict[str, Any]) -> None:
+        """Counts what is named by texts in annotations, also by those of globals that they name."""
+        found: set[str] = set()
+        waiting = list(annotations.values())
+        while waiting:
+            one = waiting.pop()
+            one = one.__forward_arg__ if isinstance(one, ForwardRef) else one
+            if isinstance(one, str):
+                named = names.names_in_texts([one]) - found
+                found |= named
+                waiting += [space[name] for name in named if name in space]
+            else:
+                waiting += one if isinstance(one, list) else get_args(one)  # a list of a `Callable`'s
+        resolution.count_named(self, space, found)
 
     def _count_variables(self, found: Iterable[str]) -> None:
         for name in found:

@@ -189,12 +189,10 @@ class ImportGraph:
 
     def _searched(self, name: str) -> Found:
         above, _, last = name.rpartition(".")
-        folders = self._search
-        if above:
-            parent = self._find(above)
-            folders = parent.folders
-            if not folders:
-                return parent if parent.is_installed else Found()
+        parent = self._find(above) if above else None
+        folders = self._search if parent is None else parent.folders
+        if parent is not None and not folders:
+            return parent if parent.is_installed else Found()
         # By the last part: a namespace package's path asks for its parent, which may not be loaded.
         spec = PathFinder.find_spec(last, folders)
         if spec is None and folders is None:  # a project that is installed to be edited
@@ -236,13 +234,12 @@ def imports_in(code: CodeType) -> tuple[Import, ...]:
     found = []
     for one in nested(code):
         if _IMPORT_NAME in one.co_code[::2]:
-            level: Any = None
-            names: Any = None
+            consts: Any = (None, None)  # the last two that were loaded: the level, and what `from` takes
             for _, op, arg in instructions(one):
                 if op == _IMPORT_NAME:
-                    found.append(Import(int(level), one.co_names[arg], tuple(names or ())))
+                    found.append(Import(int(consts[0]), one.co_names[arg], tuple(consts[1] or ())))
                 elif op in (_LOAD_CONST, _LOAD_SMALL_INT):
-                    level, names = names, arg if op == _LOAD_SMALL_INT else one.co_consts[arg]
+                    consts = consts[1], arg if op == _LOAD_SMALL_INT else one.co_consts[arg]
         if not _IMPORTERS.isdisjoint(one.co_names):
             texts = (const for const in one.co_consts if isinstance(const, str))
             found += [

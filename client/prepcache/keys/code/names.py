@@ -20,10 +20,10 @@ import re
 import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FunctionType, MemberDescriptorType
-from typing import TYPE_CHECKING, Any, ForwardRef, get_args
+from typing import TYPE_CHECKING, Any
 
 from prepcache.keys.code.fingerprint import NAME_SHIFTS, instructions, nested
 from prepcache.keys.encoding.builtins import attributes_of
@@ -309,22 +309,6 @@ def names_in_texts(texts: Iterable[str]) -> set[str]:
     return {name for text in texts if len(text) <= _LONGEST for name in _NAME.findall(text)}
 
 
-def names_in_annotations(annotations: Iterable[Any], space: Mapping[str, Any]) -> set[str]:
-    """Names in texts in annotations, also of globals that they name."""
-    found: set[str] = set()
-    waiting = list(annotations)
-    while waiting:
-        one = waiting.pop()
-        one = one.__forward_arg__ if isinstance(one, ForwardRef) else one
-        if isinstance(one, str):
-            names = names_in_texts([one]) - found
-            found |= names
-            waiting.extend(space[name] for name in names if name in space)
-        else:
-            waiting.extend(one if isinstance(one, list) else get_args(one))  # a list of a `Callable`'s
-    return found
-
-
 def is_dynamic(code: CodeType) -> bool:
     """Whether code looks up globals or modules by text (`globals()`, `eval`, `sys.modules[...]`)."""
     chains = global_chains(code)
@@ -378,17 +362,12 @@ def notes_on_ranks(walk: Dependencies) -> Iterable[str]:
     labels = [label.partition("#")[0] for label in walk.values if not label.startswith("config.")]
     names = {*walk.variables, *(label.rpartition(".")[2] for label in labels)}
     codes = [code for function in walk.labels.functions() for code in nested(function.__code__)]
+    places = [(code.co_filename, line) for code in codes for *_, line in code.co_lines() if line]
     for name in sorted(filter(_RANK.fullmatch, names)):
-        where = next((line for code in codes for line in _lines_of(name, code)), "")
+        lines = ((file, line, linecache.getline(file, line).strip()) for file, line in places)
+        using = (one for one in lines if name in _VARIABLE.findall(one[2]))
+        where = next((f" ({os.path.basename(file)}:{line}: {text})" for file, line, text in using), "")
         yield (
             f"{name} differs between the processes of this job and is in the key{where}, so every rank "
             f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
         )
-
-
-def _lines_of(name: str, code: CodeType) -> Iterator[str]:
-    for step in dis.get_instructions(code):
-        line = step.positions.lineno if step.positions is not None else None
-        if line and step.argval == name and step.opname.startswith("LOAD"):
-            text = linecache.getline(code.co_filename, line).strip()
-            yield f" ({os.path.basename(code.co_filename)}:{line}: {text})"

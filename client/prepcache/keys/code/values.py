@@ -259,10 +259,7 @@ def _text(value: Any) -> str:
 
 def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Value], str]:
     leaves: dict[str, Value] = {}
-    hasher = blake3()
-
-    def encoded(value: Any, path: str) -> bytes:
-        return ValueEncoder(walk, is_config=True).encode(value, f"config.{path}")
+    hasher, encoder = blake3(), ValueEncoder(walk, is_config=True)
 
     def add(value: Any, path: str, above: tuple[int, ...] = (), is_hidden: bool = False) -> None:
         hasher.update(text_bytes(path))
@@ -271,7 +268,7 @@ def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Va
         is_hidden |= not is_dict and holds_secret(value)
         is_split = len(above) < DEPTH_LIMIT and id(value) not in above  # encoding refuses a circle
         if not (is_split and (is_dict or kind in (list, tuple)) and 0 < len(value) <= LEAF_LIMIT):
-            raw = encoded(value, path)
+            raw = encoder.encode(value, f"config.{path}")
             hasher.update(length(len(raw)) + raw)
             digest = blake3(raw).hexdigest()
             is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
@@ -281,7 +278,7 @@ def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Va
         hasher.update(f"{kind.__name__} {len(value)}:".encode())
         for key in sorted(value) if is_dict else range(len(value)):
             if is_dict:
-                hasher.update(encoded(key, path))
+                hasher.update(encoder.encode(key, f"config.{path}"))
             add(value[key], f"{path}.{key}" if is_dict else f"{path}[{key}]", (*above, id(value)), is_hidden)
 
     for key in sorted(given):
