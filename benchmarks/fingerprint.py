@@ -10,6 +10,7 @@ are printed: of the first call in a process, of the second, and of the first by 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -125,11 +126,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         write(Path(name), given.modules)
         time.sleep(2.5)  # files as young as that are not believed to be unchanged
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # else each process compiles the project
         for code in ("script", "function"):
             rows = []
             for _ in range(given.repeat + 1):
                 run = subprocess.run(
-                    [sys.executable, "-c", TIMED, name, code], capture_output=True, check=True, text=True
+                    [sys.executable, "-c", TIMED, name, code],
+                    env=env,
+                    capture_output=True,
+                    check=True,
+                    text=True,
                 )
                 rows.append([float(word) for word in run.stdout.split()])
             wall, cpu, again, _, definitions, files = map(statistics.median, zip(*rows[1:], strict=True))

@@ -141,10 +141,7 @@ class Dependencies:
         resolution.follow_imports(self, code, space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
-        own = str(space.get("__file__"))
-        # `python script.py` compiles under the path as typed, and the job may have changed folder since.
-        is_typed = filename[:1] != "/" and os.path.basename(own) == os.path.basename(filename)
-        path = os.path.abspath(own if is_typed else filename)
+        path = os.path.abspath(filename)
         if path not in self.sources:
             is_file = not filename.startswith("<") and not path.endswith(EXTENSIONS) and os.path.isfile(path)
             # A template has no module, and counts by the code that was compiled from it.

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.keys.code.fingerprint import NAME_SHIFTS, instructions, nested
 from prepcache.keys.encoding.builtins import attributes_of
-from prepcache.keys.encoding.objects import kind_of
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
@@ -137,7 +136,8 @@ def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
 
 
 def is_attribute_bag(value: Any) -> bool:
-    return kind_of(value) in ("types.SimpleNamespace", "argparse.Namespace")
+    cls = type(value)
+    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
 
 
 def _member(cls: type, name: str) -> Any:
