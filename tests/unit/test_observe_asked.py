@@ -82,6 +82,8 @@ ASKERS = {
     "what is left out": "def ask(path): os.path.exists(path)\ndef g(path): ASK(path)\nASK = ask",
     "a pickle": "from pickle import *\nclass G: ask = staticmethod(os.path.exists)\n"
     "def g(path): loads(b'(iasker\\nG\\n.').ask(path)",
+    "a registry": "import shutil\ndef ask(p, *a, **k): os.path.exists(p)\n"
+    "shutil.register_archive_format('ask', ask)\ndef g(path): shutil.make_archive(path, 'ask')",
 }
 IMPORTS = {
     "there": "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n",

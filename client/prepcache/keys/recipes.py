@@ -201,6 +201,9 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
     notes = [f"untracked={one!r} names nothing that the code uses: correct or remove it" for one in unused]
     notes += notes_on_ranks(reach)
     leaves_out = bool(reach.ignored) or reach.leaves_out or asked["code"] is None
+    # A registry of a library may build what a text names.
+    names = {getattr(one, "co_name", "") for file in graph.sources.values() for one in file.code.co_consts}
+    is_whole = not (leaves_out or reach.unstable) and names.isdisjoint(reach.asked.texts | reach.asked.held)
     before = changed_states.get(state.digest, [])
     if not isinstance(before, dict):
         for error in reach.unstable.values():
@@ -214,7 +217,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         literal_paths=frozenset(t for t in reach.asked.literals if root and t.startswith(root + os.sep)),
         named_files=frozenset(path for text in reach.asked.texts for path in files_named_in(text)),
         asked={**asked, "config": config},
-        leaves_out=leaves_out, may_ask=reach.asked.may_ask(is_whole=not (leaves_out or reach.unstable)),
+        leaves_out=leaves_out, may_ask=reach.asked.may_ask(is_whole=is_whole),
         generators=tuple(reach.generators.values()),
     )  # fmt: skip
     return replace(made, **before) if isinstance(before, dict) else made
