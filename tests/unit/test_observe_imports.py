@@ -164,10 +164,7 @@ READS = {
     "a loader": ("import pkgutil", f"pkgutil.resolve_name({NAME})"),
     "data": ("import pkgutil", "pkgutil.get_data('pack', str('part') + '.py')"),
     "source": ("import pack", "pack.__spec__.loader.get_data(str(HERE / 'pack' / 'part.py'))"),
-    "source by name": (
-        "import importlib.util",
-        f"importlib.util.find_spec({NAME}).loader.get_source({NAME})",
-    ),
+    "source by name": ("import importlib.util as u", f"u.find_spec({NAME}).loader.get_source({NAME})"),
     "resource": ("from importlib import resources as r", "r.files('pack').joinpath('part.py').read_text()"),
 }
 

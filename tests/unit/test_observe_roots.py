@@ -14,11 +14,10 @@ BESIDE_THE_CODE = {
 }
 
 
-def source_folder(place: Path, *, is_checkout: bool) -> Project:
+def source_folder(place: Path) -> Project:
     """`place/src`, with `place/assets` beside it."""
     made = Project(place / "src")
-    if not is_checkout:
-        (made.folder / "pyproject.toml").unlink()
+    (made.folder / "pyproject.toml").unlink()
     (place / "assets").mkdir()
     (place / "assets" / "v.txt").write_text("one")
     return made
@@ -27,7 +26,7 @@ def source_folder(place: Path, *, is_checkout: bool) -> Project:
 @pytest.mark.parametrize("source", BESIDE_THE_CODE.values(), ids=BESIDE_THE_CODE)
 def test_a_copied_project_is_checked_against_its_own_files(tmp_path, source):
     """A copy of a folder without a marker, whose code is imported from a folder in it."""
-    first, second = (source_folder(tmp_path / place, is_checkout=False) for place in ("one", "two"))
+    first, second = (source_folder(tmp_path / place) for place in ("one", "two"))
     with first.on_path():
         taken = Watched(first, source).taken
     beside = [row["name"] for row in taken if row["name"].startswith("project:")]
@@ -131,7 +130,5 @@ def test_an_absolute_literal_in_the_code_stays_absolute(project):
 def test_a_path_that_a_global_holds_is_relative_to_the_checkout(project):
     """It counts so in the key, and a copy of the project has the same."""
     project.put("data/v.txt", "one")
-    source = (
-        "HOME = str(HERE / 'data')\ndef f(x):\n    with open(HOME + '/v.txt') as file: return file.read()"
-    )
+    source = "HOME = str(HERE / 'data')\ndef f(x): return pathlib.Path(HOME + '/v.txt').read_text()"
     assert Watched(project, source).names == ["project:data/v.txt"]
