@@ -8,7 +8,7 @@ import pytest
 
 from prepcache.daemon import launcher
 from prepcache.errors import ConfigError
-from prepcache.keys.files.stat_cache import default_folder
+from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.protocol import places
 from prepcache.settings import Address, Mode, Settings
 
@@ -91,7 +91,7 @@ def test_an_unknown_user_gets_no_folder_in_the_working_directory(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.delenv("HOME")
     assert places.cache_folder(os.environ) == Path("/.cache/prepcache")
-    assert default_folder() == Path("/.cache/prepcache/digests-v4")
+    assert user_stat_cache().folder == Path("/.cache/prepcache/digests-v4")
 
 
 @pytest.mark.parametrize(("mode", "owner"), [(0o770, os.geteuid()), (0o700, None)])

@@ -236,7 +236,7 @@ def test_a_data_set_that_is_open_keeps_no_descriptor(tmp_path, monkeypatch):
     """A segment of the stat cache keeps one; a file among the items would write another once it is old."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PREPCACHE", "off")
-    memo = StatCache(window_ns=lambda _: 0)
+    memo = StatCache(stat_cache.user_stat_cache().folder, window_ns=lambda _: 0)
     memo.add((1, 1, 1, 1, 1), bytes(32), 2)
     memo.flush()
     opened = [prepcache.CachedDataset([1], text_of, progress=False)]

@@ -38,8 +38,7 @@ from prepcache.keys.code.project import SELF_MODULES, SITE_NAMES, loaded_from, s
 from prepcache.keys.files.stat_cache import Stamp, path_stamp
 from prepcache.protocol.places import cache_folder
 
-ENVIRONMENT_VERSION = 4
-"""Rises when what counts of an environment changes; joins the recipe."""
+ENVIRONMENT_VERSION = 4  # rises when what counts of an environment changes; joins the recipe
 REPLACED = "reinstalled after it was loaded"
 
 _MEMO_NAME = "distributions-v5.json"
@@ -52,8 +51,7 @@ _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
 _REQUIREMENT = re.compile(r"^Requires-Dist:[ \t]*([A-Za-z0-9][A-Za-z0-9._-]*)(.*)", re.MULTILINE)
 _OF_EXTRA = re.compile(r"\bextra\s*(==|in)")
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
-_FORKED = 0x40
-"""A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
+_FORKED = 0x40  # PF_FORKNOEXEC in linux/sched.h: it was forked and has executed no program of its own
 seen_texts: dict[str, tuple[int, ...] | None] = {}
 """The stamps of source files when they were loaded, or when nothing was loaded from them yet, by path."""
 _compared: dict[tuple[str, int], bool] = {}
@@ -171,12 +169,9 @@ def lately() -> Environment:
 
 def differing(counted: Mapping[str, str]) -> list[str]:
     now = lately()
-    return [
-        name
-        for name in sorted(counted.keys() & now.distributions.keys())
-        if not sys.modules.keys().isdisjoint(now.distributions[name].top_levels)
-        and now.state(name) != counted[name]
-    ]
+    known = [now.distributions[name] for name in sorted(counted.keys() & now.distributions.keys())]
+    loaded = [one.name for one in known if not sys.modules.keys().isdisjoint(one.top_levels)]
+    return [name for name in loaded if now.state(name) != counted[name]]
 
 
 def default_dtype() -> str:
@@ -222,8 +217,8 @@ def _save(path: str, memo: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".tmp-") as file:
-            kept = {one: row for one, row in [*memo.items()] if os.path.exists(one)}
-            json.dump(kept, file, separators=(",", ":"))
+            there = {one: row for one, row in [*memo.items()] if os.path.exists(one)}
+            json.dump(there, file, separators=(",", ":"))
             file.flush()
             os.replace(file.name, path)  # its end does not find the name: an error, too
 
@@ -236,12 +231,8 @@ def _code_hash(folder: str, tops: Collection[str]) -> str:
     """Of the code files of modules in a folder ("" for all), without hidden folders and environments."""
     names = [f"{top}.py" for top in tops]
     for base, folders, files in (step for top in tops for step in os.walk(os.path.join(folder, top))):
-        folders[:] = [
-            name
-            for name in folders
-            if not (name.startswith(".") or name == "__pycache__")
-            and not os.path.exists(os.path.join(base, name, "pyvenv.cfg"))
-        ]
+        shown = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        folders[:] = [name for name in shown if not os.path.exists(os.path.join(base, name, "pyvenv.cfg"))]
         names += [os.path.relpath(os.path.join(base, f), folder) for f in files if f.endswith(_CODE_SUFFIXES)]
     hasher = blake3()
     for name in sorted(names):
@@ -253,8 +244,7 @@ def _code_hash(folder: str, tops: Collection[str]) -> str:
 
 
 def _is_replaced(one: Distribution) -> bool:
-    stamp = path_stamp(one.path)
-    installed_ns = sys.maxsize if stamp is None else stamp[4]
+    *_, installed_ns = path_stamp(one.path) or (sys.maxsize,)
     if installed_ns < started_ns():
         return False
     state = one.path, installed_ns
@@ -321,8 +311,8 @@ def _is_as_written(module: ModuleType, source: SourceFile) -> bool:
     """Whether a module holds what a text says, as far as functions, numbers and texts show."""
     for name, value in list(vars(module).items()):
         for one in vars(value).values() if isinstance(value, type) else (value,):
-            inner = one.__func__ if isinstance(one, staticmethod | classmethod) else one
-            inner = inner.fget if isinstance(inner, property) else inner
+            is_method = isinstance(one, staticmethod | classmethod)
+            inner = one.__func__ if is_method else one.fget if isinstance(one, property) else one
             code = inner.__code__ if isinstance(inner, FunctionType) else None
             if code is not None and code.co_filename == source.path and not source.makes(code):
                 return False

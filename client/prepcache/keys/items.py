@@ -23,7 +23,6 @@ import logging
 import os
 import pathlib
 import sys
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +34,7 @@ from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.project import Labels, Places
 from prepcache.keys.encoding import encoder as encoding
 from prepcache.keys.encoding.builtins import SIMPLE, simple_key
 from prepcache.keys.encoding.encoder import Encoder, Put, canonical_order, is_registered, length, text_bytes
@@ -48,12 +48,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from prepcache.keys.code.project import Labels
-
-ITEM_DOMAIN = b"prepcache item v1\0"
-"""Its number rises when what an item digest is taken over changes."""
-BLOCK_ITEMS = 2048
-"""Items worked on together."""
+ITEM_DOMAIN = b"prepcache item v1\0"  # its number rises when what an item digest is taken over changes
+BLOCK_ITEMS = 2048  # worked on together
 
 log = logging.getLogger("prepcache")
 _PREFIX = ITEM_DOMAIN + bytes([encoding.ENCODING_VERSION])
@@ -99,20 +95,18 @@ def load(item: Any, read: Read = "path") -> Any:
     return canonical_order(filled(pathlib.Path(item) if isinstance(item, str) else item))
 
 
+@dataclass(eq=False)
 class ItemHasher:
     """Digests items in bulk. Without a stat cache it reads every file."""
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str] | None = None,
-        read: Read = "path",
-        trust: Trust = "stat",
-        stat_cache: StatCache | None = None,
-    ) -> None:
-        check_reading(read, trust)
-        self.trust = trust
-        self.stat_cache = stat_cache
-        self.rules = PathRules(root, read)
+    root: str | os.PathLike[str] | None = None
+    read: Read = "path"
+    trust: Trust = "stat"
+    stat_cache: StatCache | None = None
+
+    def __post_init__(self) -> None:
+        check_reading(self.read, self.trust)
+        self.rules = PathRules(self.root, self.read)
         self.classes: dict[type, None] = {}
         """Of the project's instances in all items so far."""
 
@@ -122,29 +116,27 @@ class ItemHasher:
 
         if self.stat_cache is not None:
             self.stat_cache.refresh()
-        digests, hashes = [np.empty((0, DIGEST_BYTES), np.uint8)], [np.empty(0, np.uint64)]
+        found = [(np.empty((0, DIGEST_BYTES), np.uint8), np.empty(0, np.uint64))]
         missing: list[str] = []
         text_files: list[str] = []
         for start in range(0, len(items), BLOCK_ITEMS):
             block = range(start, min(start + BLOCK_ITEMS, len(items)))
             encoder = ItemEncoder(self.rules, self.stat_cache, self.trust)
-            found = digests_of(items, encoder, block, first, step)
-            digests.append(found[0])
-            hashes.append(found[1])
+            found.append(digests_of(items, encoder, block, first, step))
             missing += [encoder.names[slot] for slot, one in encoder.known.items() if not one.digest]
             text_files += encoder.text_files
             self.classes.update(dict.fromkeys(one for one in encoder.classes if not encoder.is_library(one)))
         if self.stat_cache is not None:
             self.stat_cache.flush()
         note = _TEXT_FILES % (len(text_files), text_files[0]) if text_files else ""
-        return Stamps(np.concatenate(digests), np.concatenate(hashes), missing, note, items, self)
+        digests, hashes = map(np.concatenate, zip(*found, strict=True))
+        return Stamps(digests, hashes, missing, note, items, self)
 
     def probe(self, item: Any) -> tuple[list[str], int]:
         """Its names, and the hash of their stamps as they are now."""
         encoder = ItemEncoder(self.rules, self.stat_cache)
         encoder.write(item, lambda raw: None, "item")
-        stamps = [encoder.rows[at : at + 5] for at in range(0, len(encoder.rows), 5)]
-        summed = sum((2 * at + 1) * int(mix(stamp)) for at, stamp in enumerate(stamps))
+        summed = sum((2 * at + 1) * int(mix(stamp)) for at, stamp in enumerate(encoder.stamps))
         return encoder.names, summed + 1 & (1 << 64) - 1
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
@@ -203,7 +195,7 @@ class ItemEncoder(Encoder):
     """Encodes items. Each path that it meets has a slot, whose number is written for the digest.
 
     Attributes:
-        names, rows: by slot, the path, and the five numbers of a stamp.
+        names, stamps: by slot.
         known: by slot, what is digested already: directories, and what is not there.
     """
 
@@ -213,7 +205,7 @@ class ItemEncoder(Encoder):
         super().__init__()
         self.rules, self.stat_cache, self.trust = rules, stat_cache, trust
         self.names: list[str] = []
-        self.rows = array("q")
+        self.stamps: list[Stamp] = []
         self.known: dict[int, Digested] = {}
         self.classes: dict[type, None] = {}
         self.text_files: list[str] = []
@@ -230,7 +222,7 @@ class ItemEncoder(Encoder):
         elif named.is_tree:
             self.known[slot] = digest_tree(named.name, self.stat_cache, self.trust)
             stamp = self.known[slot].stamp
-        self.rows.extend(stamp)
+        self.stamps.append(stamp)
         tag = b"P" if isinstance(value, Tree) else b"S" if isinstance(value, str) else b"p"
         put(tag + length(len(named.head) + DIGEST_BYTES * (named.info is not None)) + named.head)
         put(slot if named.info is not None else b"")
@@ -262,7 +254,6 @@ class ItemEncoder(Encoder):
 
 @lru_cache(maxsize=1)
 def _labels(path: tuple[str, ...]) -> Labels:
-    from prepcache.keys.code.project import Labels, Places
     from prepcache.keys.environment import Environment
 
     return Labels(Places(Environment(path).installed))
@@ -282,9 +273,8 @@ def digests_of(
     unless it cannot change: a sequence may give each in the same memory."""
     import numpy as np
 
-    written: list[Any] | None = None
-    if type(items) in (list, tuple) or (positions and _is_fixed(items[positions[0]])):
-        written = _by_columns([items[position] for position in positions], encoder)
+    is_given = type(items) in (list, tuple) or (positions and _is_fixed(items[positions[0]]))
+    written: list[Any] | None = _by_columns([items[at] for at in positions], encoder) if is_given else None
     if written is not None:
         ends = len(encoder.names) // len(positions) * np.arange(1, len(positions) + 1)
     else:
@@ -312,7 +302,7 @@ def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray
     """The digests of all slots, and for each item the hash of its stamps. `ends`: of its slots."""
     import numpy as np
 
-    stamps = np.array(encoder.rows, np.int64).reshape(-1, 5)
+    stamps = np.fromiter(chain.from_iterable(encoder.stamps), np.int64).reshape(-1, 5)
     watches.depend_on(encoder.names)
     is_racy, is_known = np.zeros(len(stamps), np.bool_), np.zeros(len(stamps), np.bool_)
     digests = np.zeros((len(stamps), DIGEST_BYTES), np.uint8)
@@ -383,7 +373,7 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[Sequence[Any]]
             pieces += [range(slot + len(names) - 1, slot + width * len(run), width), [b""] * len(run)]
     encoder.names += chain.from_iterable(zip(*names, strict=True))
     encoder.text_files += texts
-    encoder.rows.extend(chain.from_iterable(chain.from_iterable(zip(*stamps, strict=True))))
+    encoder.stamps += chain.from_iterable(zip(*stamps, strict=True))
     return list(zip(*pieces, strict=True))
 
 
@@ -398,8 +388,7 @@ def _may_be_path(value: Any) -> bool:
 
 def _stamps_of(paths: Sequence[Any]) -> list[Stamp] | None:
     """None unless all are regular files."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         infos = list(map(os.stat, paths))
-    except (OSError, ValueError):
-        return None
-    return list(map(stamp_of, infos)) if all(map(is_regular, infos)) else None
+        return list(map(stamp_of, infos)) if all(map(is_regular, infos)) else None
+    return None

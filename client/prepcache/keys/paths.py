@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -28,9 +29,9 @@ from prepcache.keys.markers import Tree
 Read = Literal["path", "bytes", "text"]
 
 _FILESYSTEM, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+_NO_FILE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)  # of what no function could open
 _TAGS = {"a file": b"f", "a directory": b"t", "missing": b"0"}
-LONGEST = 4096
-"""PATH_MAX on Linux."""
+LONGEST = 4096  # PATH_MAX on Linux
 
 
 def check_reading(read: Any, trust: Any) -> None:
@@ -151,7 +152,3 @@ def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Enco
         return named.head + digest(named.name, stat_cache, trust).digest
 
     return on_path
-
-
-_NO_FILE = {36, 40, 22}
-"""ENAMETOOLONG, ELOOP, EINVAL: a str that fails so names no file that a function could open."""

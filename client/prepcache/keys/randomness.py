@@ -21,8 +21,7 @@ from typing import Any
 
 from prepcache.keys.encoding.objects import global_generators
 
-LOADER_THREAD = "prepcache-loader"
-"""Runs code of the job's."""
+LOADER_THREAD = "prepcache-loader"  # runs code of the job's
 
 _QUIET_MODULES = (
     "multiprocessing.queues", "torch.utils.data._utils.pin_memory", "tqdm._monitor", "ipykernel.iostream",

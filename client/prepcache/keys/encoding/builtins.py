@@ -26,7 +26,7 @@ import pathlib
 import struct
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prepcache.keys.encoding.encoder import CONTENT, Encoder, Parts, Put, Writer, length, text_bytes
@@ -166,9 +166,6 @@ WRITERS: dict[type, Writer] = {
 }
 
 
-_OF_ENUM = frozenset({"_sort_order_", "__objclass__", "_inverted_"})
-
-
 def parts_of(value: Any, is_library: Callable[[type], bool]) -> Parts:
     """What an instance holds as one of its built-in base, and its attributes."""
     reads = [read for base, read in _CONTENT.items() if issubclass(type(value), base)]
@@ -179,32 +176,28 @@ def parts_of(value: Any, is_library: Callable[[type], bool]) -> Parts:
     if isinstance(value, defaultdict):
         own["default_factory"] = value.default_factory
     if isinstance(value, enum.Enum):
-        own = {name: part for name, part in own.items() if name not in _OF_ENUM}
+        own = {n: part for n, part in own.items() if n not in ("_sort_order_", "__objclass__", "_inverted_")}
     return parts + sorted(own.items())
 
 
-_FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
-
-
-def slots_of(*classes: type) -> tuple[str, ...]:
-    found: list[str] = []
+def slots_of(*classes: type) -> Iterator[str]:
     for base in classes:
         is_path = base.__module__.startswith("pathlib")  # which keeps parts of the name
         slots = () if is_path else base.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             is_private = slot.startswith("__") and not slot.endswith("__")
-            if slot not in ("__dict__", "__weakref__") and not slot.startswith(_FILLED_BY_USE):
-                found.append(f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot)
-    return tuple(found)
+            is_filled_by_use = slot.startswith(("__pydantic_", "_attrs_cached"))
+            if slot not in ("__dict__", "__weakref__") and not is_filled_by_use:
+                yield f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot
 
 
-def attributes_of(value: Any, slots_only: tuple[type, ...] | None = None) -> dict[str, Any]:
-    """An instance's own attributes and slots, or only slots of some classes; no code of its runs."""
+def attributes_of(value: Any) -> dict[str, Any]:
+    """An instance's own attributes and slots; no code of its runs."""
     found: dict[str, Any] = {}
     with contextlib.suppress(AttributeError):  # which may have slots alone, and `__getattr__` for the rest
-        kept = object.__getattribute__(value, "__dict__") if slots_only is None else {}
+        kept = object.__getattribute__(value, "__dict__")
         found = {str(name): part for name, part in kept.items()}
-    for base in type(value).__mro__ if slots_only is None else slots_only:
+    for base in type(value).__mro__:
         for name in slots_of(base):
             slot = vars(base).get(name)  # by itself: a subclass may have another thing of its name
             with contextlib.suppress(AttributeError):

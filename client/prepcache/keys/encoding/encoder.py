@@ -31,10 +31,8 @@ from prepcache.namedtuples import is_namedtuple
 
 ENCODING_VERSION = 17
 
-MOST_ENTERED = 1 << 23
-"""Containers and objects of one value."""
-MOST_STEPS = 16
-"""In the name of a place."""
+MOST_ENTERED = 1 << 23  # containers and objects of one value
+MOST_STEPS = 16  # in the name of a place
 
 Parts = list[tuple[str, Any]]
 Put = Callable[[Any], object]
@@ -95,7 +93,6 @@ class Encoder:
 
     def __init__(self) -> None:
         self.steps: list[str | int] = []
-        """To the present value."""
         self.opaque_depth = 0
         """Objects around the present value, in which the order of dicts counts."""
         self.inline_depth = self.set_depth = 0
@@ -279,18 +276,18 @@ def _find_writer(kind: type) -> Writer:
         return _writers.setdefault(kind, own)
     make: Make = builtins.parts_of if issubclass(kind, builtins.BASES) else objects.parts_of
 
-    # To what an adapter says of a base, attributes are added; where that is a dict, subclasses' slots alone.
     added = kind.__mro__[: kind.__mro__.index(base)] if base is not None else ()
-    has_state = base is not None and bool(kind.__dictoffset__ or builtins.slots_of(*added))
+    has_state = base is not None and bool(kind.__dictoffset__ or [*builtins.slots_of(*added)])
 
     def made_by_key(value: Any, is_library: Callable[[type], bool]) -> Parts | None:
         # The project may have a class of a library's name.
         made = key(value) if key and (base is None or is_library(base)) else NotImplemented
         if made is NotImplemented or made is value:
             return None if own else make(value, is_library)
-        is_named = type(made) is dict and all(type(name) is str for name in made)
-        state = builtins.attributes_of(value, added if is_named else None) if has_state else {}
-        return sorted((state | made).items()) if is_named else [(CONTENT, made), *sorted(state.items())]
+        if type(made) is dict and all(type(name) is str for name in made):
+            return sorted(made.items())
+        state = builtins.attributes_of(value) if has_state else {}
+        return [(CONTENT, made), *sorted(state.items())]
 
     by = make if key is None else made_by_key
     return _writers.setdefault(kind, lambda encoder, value, put: encoder.put_object(value, put, by, own))

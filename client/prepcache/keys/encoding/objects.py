@@ -33,25 +33,21 @@ from prepcache.keys.code.fingerprint import fingerprint, without_address
 from prepcache.keys.encoding.builtins import attributes_of
 from prepcache.keys.encoding.encoder import Parts, length
 
-EMPTY = object()
-"""What a cell holds that nothing was bound to."""
+EMPTY = object()  # what a cell holds that nothing was bound to
 _LOCK = re.compile(
     r"(_thread|threading|multiprocessing\.synchronize|asyncio\.locks)"
     r"\._?(R?[Ll]ock|Condition|(Bounded)?Semaphore)"
 )
 _REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
-_OF_TYPES = ("__supertype__", "__bound__", "__constraints__", "__value__")
 _NAMING_FIELDS = ("dataclasses", "attr")
 """Their `__getstate__` gives fields alone, and not what subclasses add."""
-_OBJECT: Any = object
-"""Untyped: its slots are compared with those of classes, which are typed as bound."""
+_OBJECT: Any = object  # untyped: what it has is compared with what classes have, which are typed as bound
 _GENERATORS = (
     "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
     "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
 )  # fmt: skip
 _GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
-_SEED_BITS = 64
-"""At most, of a seed that somebody chose; numpy's entropy has twice as many."""
+_SEED_BITS = 64  # at most, of a seed that somebody chose; numpy's entropy has twice as many
 
 
 def kind_of(value: Any) -> str:
@@ -116,8 +112,7 @@ def _copied(value: Any, is_library: bool) -> Parts:
     cls = type(value)
     # Exceptions and `io.BytesIO` have an empty dict in their state once somebody has asked for it.
     getattr(value, "__dict__", None)
-    reduce = copyreg.dispatch_table.get(cls)
-    if reduce is not None:
+    if (reduce := copyreg.dispatch_table.get(cls)) is not None:
         return _reduced(value, reduce(value), is_library)
     if cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__:
         return _reduced(value, value.__reduce_ex__(4), is_library)
@@ -159,7 +154,7 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
 def _of_name(value: Any, name: str) -> Parts:
     if type(value).__module__ in ("typing", "typing_extensions"):
         parts: Parts = [("<name>", name)]
-        for step in _OF_TYPES:
+        for step in ("__supertype__", "__bound__", "__constraints__", "__value__"):
             with contextlib.suppress(AttributeError, NameError):  # a bound may name what is not there
                 parts.append((step, getattr(value, step)))
         return parts
@@ -226,12 +221,9 @@ def is_entropy(generator: Any) -> bool:
     return (seed_of(generator) or 0).bit_length() > _SEED_BITS
 
 
-_NUMPY_KINDS = "biufcmMSUO"
-
-
 def _dtype(dtype: Any) -> Any:
     """A plain dtype by its name, which says all; itself with fields, metadata or own types."""
-    is_named = dtype.kind in _NUMPY_KINDS and dtype.type.__module__ == "numpy"
+    is_named = dtype.kind in "biufcmMSUO" and dtype.type.__module__ == "numpy"
     return dtype.str.encode() if is_named and dtype.metadata is None else dtype
 
 
@@ -257,10 +249,6 @@ def _elements(value: Any) -> Any:
     return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
 
 
-_OF_TORCH = ("aten", "prim", "prims", "quantized")
-_NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
-
-
 def _tensor(value: Any) -> Any:
     torch = sys.modules["torch"]
     plain = value.detach()
@@ -280,7 +268,7 @@ def _tensor(value: Any) -> Any:
 def _module(value: Any) -> Any:
     """By its attributes, with hooks in their order: their numbers are of a counter of the process."""
     kind: Any = type(value)
-    parts = _ranked(vars(value))
+    parts = _ranked(attributes_of(value))
     if kind.__module__ == "torch.nn.utils.parametrize":  # its `__getstate__` raises
         return {"of": kind.__bases__[0], **parts}
     base: Any = next(one for one in kind.__mro__ if one.__name__ == "Module")
@@ -299,7 +287,8 @@ def _script(value: Any) -> dict[str, Any]:
     import zipfile
 
     with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
-        paths = [path for path in archive.namelist() if not path.endswith(_NOT_OF_A_SCRIPT)]
+        of_its_making = (".debug_pkl", "/.data/serialization_id")
+        paths = [path for path in archive.namelist() if not path.endswith(of_its_making)]
         parts: dict[str, Any] = {path.partition("/")[2]: archive.read(path) for path in paths}
     for path, module in value.named_modules() if hasattr(value, "named_modules") else ():
         for name, part in _ranked(vars(module)).items():
@@ -310,7 +299,7 @@ def _script(value: Any) -> dict[str, Any]:
 
 def _operator(value: Any) -> dict[str, Any]:
     name = str(value)
-    if name.partition(".")[0] not in _OF_TORCH:
+    if name.partition(".")[0] not in ("aten", "prim", "prims", "quantized"):
         raise UnkeyableError(f"only torch knows what {name} runs: call the function that it is made of")
     return {"name": name}
 
@@ -340,7 +329,7 @@ def _field(value: Any) -> dict[str, Any]:
 
 def _transform(value: Any) -> dict[str, Any]:
     """Less generators made from its seed or from entropy, and its table of own methods, in a set's order."""
-    own = dict(vars(value))
+    own = attributes_of(value)
     seed = seed_of(generator := own.get("random_generator"))
     if seed is not None and (seed == own.get("seed") or is_entropy(generator)):
         own = {name: part for name, part in own.items() if name not in ("random_generator", "py_random")}

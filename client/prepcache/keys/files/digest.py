@@ -27,12 +27,10 @@ from prepcache.keys.observation import watches
 
 Trust = Literal["stat", "content"]
 
-TREE_DOMAIN = b"prepcache tree v1\0"
-"""Its number rises when what a directory's digest is taken over changes."""
+TREE_DOMAIN = b"prepcache tree v1\0"  # its number rises when what a directory's digest is taken over changes
 READ_BYTES = 512 * 1024
 MAX_THREADS = 8
-MAX_ATTEMPTS = 3
-"""To read a file that changes meanwhile."""
+MAX_ATTEMPTS = 3  # to read a file that changes meanwhile
 
 _FOUR, _FIVE = struct.Struct(">4q"), struct.Struct(">5q")
 _BATCH_FILES = 64

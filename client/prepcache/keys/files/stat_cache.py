@@ -63,13 +63,11 @@ _SEED = 0x9E3779B97F4A7C15
 _FACTOR = 0xD6E8FEB86659FD93
 _windows: dict[int, int] = {}
 
-MAX_RECORDS = 4_000_000
-"""In a segment: about 350 MB of disk. Beyond it any go that are older than the last."""
+MAX_RECORDS = 4_000_000  # in a segment: about 350 MB of disk; beyond it go older ones than the last
 MOST_SEGMENTS = 8
 MAX_PENDING = 65_536
 _LEFT_OVER_S = 86_400
-_READ_WHOLE = 8
-"""A segment of up to so many records for each that is wanted is read whole."""
+_READ_WHOLE = 8  # a segment of up to so many records for each that is wanted is read whole
 _MAGIC = b"prepcache stat 4"
 _HEADER, _RECORD, _WORDS = struct.Struct("<16sQ"), struct.Struct("<10q"), struct.Struct("<4q")
 
@@ -81,10 +79,9 @@ def stamp_of(info: os.stat_result) -> Stamp:
 
 
 def path_stamp(path: str) -> Stamp | None:
-    try:
+    with contextlib.suppress(OSError):
         return stamp_of(os.stat(path))
-    except OSError:
-        return None
+    return None
 
 
 def _signed(number: int) -> int:
@@ -175,10 +172,9 @@ class _Segment:
         return np.frombuffer(b"".join(read), "<i8").reshape(-1, 10)
 
 
-def _fits(records: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _fits(records: NDArray[np.int64]) -> Any:
     *words, check = records.view("u8").T
-    fitting: NDArray[np.bool_] = mix(words) == check
-    return fitting
+    return mix(words) == check
 
 
 def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
@@ -205,12 +201,12 @@ class StatCache:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str],
         *,
         clock: Callable[[], int] = time.time_ns,
         window_ns: Callable[[int], int] = racy_window_ns,
     ) -> None:
-        self.folder = Path(folder) if folder is not None else default_folder()
+        self.folder = Path(folder)
         self.clock = clock
         self._window_ns = window_ns
         self._counter = count()
@@ -266,11 +262,9 @@ class StatCache:
                     self._pending.clear()
 
     def _opened(self) -> dict[str, _Segment]:
-        if self._segments is None:
-            self.refresh()
-        return self._segments or {}
+        return self.refresh() if self._segments is None else self._segments
 
-    def refresh(self) -> None:
+    def refresh(self) -> dict[str, _Segment]:
         """Opens segments that are new, newest first."""
         found: dict[str, _Segment] = {}
         with self._lock, contextlib.suppress(OSError):
@@ -283,6 +277,7 @@ class StatCache:
                     except (OSError, ValueError) as error:
                         log.debug("%s is not used: %s", self.folder / name, error)
         self._segments = found
+        return found
 
     def _write_pending(self) -> None:
         import numpy as np
@@ -291,8 +286,7 @@ class StatCache:
         digests = np.frombuffer(b"".join(self._pending.values()), np.uint64)
         columns = [*stamps.T, *digests.reshape(-1, 4).T]
         records = [np.stack([*columns, mix(columns)], axis=1).view(np.int64)[::-1]]
-        self.refresh()
-        segments = self._segments or {}
+        segments = self.refresh()
         merged = segments if len(segments) >= MOST_SEGMENTS else {}
         for segment in merged.values():  # the newest record of a file comes first
             theirs = segment.records(np.arange(segment.count))
@@ -309,13 +303,9 @@ class StatCache:
         self.refresh()
 
 
-def default_folder() -> Path:
-    return cache_folder(os.environ) / "digests-v4"
-
-
 _user_caches: dict[Path, StatCache] = {}
 
 
 def user_stat_cache() -> StatCache:
-    folder = default_folder()
+    folder = cache_folder(os.environ) / "digests-v4"
     return _user_caches.setdefault(folder, StatCache(folder))
