@@ -141,8 +141,7 @@ class ItemHasher:
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some items as they are now; reads only files that the stat cache does not know."""
-        if self.stat_cache is None:
-            self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
+        self.stat_cache = self.stat_cache or user_stat_cache()  # it was left behind when this was pickled
         encoder = ItemEncoder(self.rules, self.stat_cache)
         if len(items) == 1:  # as a lazy data set asks: no arrays for that
             return [digest_of(items[0], encoder)]

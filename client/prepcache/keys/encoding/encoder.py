@@ -101,6 +101,7 @@ class Encoder:
         """Whether it is inside `plain()`, where nothing is looked up on the disk."""
         self.active: dict[int, None] = {}
         self._entered = 0
+        self._classes: dict[type, bytes] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
         found = bytearray([ENCODING_VERSION])
@@ -194,9 +195,8 @@ class Encoder:
         payload = self.path_bytes(value)
         if payload is None:
             return False
-        put(b"P" if isinstance(value, markers.Tree) else b"S" if isinstance(value, str) else b"p")
-        put(length(len(payload)))
-        put(payload)
+        tag = b"P" if isinstance(value, markers.Tree) else b"S" if isinstance(value, str) else b"p"
+        put(tag + length(len(payload)) + payload)
         return True
 
     def put_code(self, value: Any, put: Put) -> None:
@@ -212,8 +212,11 @@ class Encoder:
             put(b"C" + length(len(payload)) + payload)
 
     def put_class_of(self, value: Any, put: Put) -> None:
-        payload = self.code_bytes(type(value)) or b""
-        put(b"C" + length(len(payload)) + payload)
+        cls = type(value)
+        if (written := self._classes.get(cls)) is None:
+            payload = self.code_bytes(cls) or b""
+            written = self._classes[cls] = b"C" + length(len(payload)) + payload
+        put(written)
 
     def put_object(self, value: Any, put: Put, make: Make, own: Writer | None = None) -> None:
         """Writes an object by its class and its parts; by `own` where `make` gives none."""
@@ -276,6 +279,7 @@ def _find_writer(kind: type) -> Writer:
         return _writers.setdefault(kind, own)
     make: Make = builtins.parts_of if issubclass(kind, builtins.BASES) else objects.parts_of
 
+    # To what an adapter says of a base, attributes are added.
     added = kind.__mro__[: kind.__mro__.index(base)] if base is not None else ()
     has_state = base is not None and bool(kind.__dictoffset__ or [*builtins.slots_of(*added)])
 

@@ -287,8 +287,7 @@ def _script(value: Any) -> dict[str, Any]:
     import zipfile
 
     with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
-        of_its_making = (".debug_pkl", "/.data/serialization_id")
-        paths = [path for path in archive.namelist() if not path.endswith(of_its_making)]
+        paths = [p for p in archive.namelist() if not p.endswith((".debug_pkl", "/.data/serialization_id"))]
         parts: dict[str, Any] = {path.partition("/")[2]: archive.read(path) for path in paths}
     for path, module in value.named_modules() if hasattr(value, "named_modules") else ():
         for name, part in _ranked(vars(module)).items():

@@ -62,6 +62,7 @@ _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
 _FACTOR = 0xD6E8FEB86659FD93
 _windows: dict[int, int] = {}
+_user_caches: dict[Path, StatCache] = {}
 
 MAX_RECORDS = 4_000_000  # in a segment: about 350 MB of disk; beyond it go older ones than the last
 MOST_SEGMENTS = 8
@@ -301,9 +302,6 @@ class StatCache:
             if self.clock() - path.stat().st_mtime_ns > _LEFT_OVER_S * 10**9:
                 path.unlink(missing_ok=True)
         self.refresh()
-
-
-_user_caches: dict[Path, StatCache] = {}
 
 
 def user_stat_cache() -> StatCache:
