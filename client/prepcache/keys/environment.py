@@ -129,11 +129,7 @@ class Environment:
             if name not in self.distributions:
                 raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
             if (state := self.state(name)) == REPLACED:
-                raise UnkeyableError(
-                    f"{name} was reinstalled after this process had loaded it, so the loaded version is not "
-                    f"the installed one: restart the kernel, or the process",
-                    path=self.distributions[name].path,
-                )
+                raise _outdated(f"{name} was reinstalled", self.distributions[name].path)
             found[name] = state
         return found
 
@@ -261,11 +257,12 @@ def _is_replaced(one: Distribution) -> bool:
 def check_rebuilt(path: str) -> None:
     """Refuses an extension module, or a library of `ctypes`, that was built again after it was loaded."""
     if _is_other_machine_code(path):
-        raise UnkeyableError(
-            f"{path} was rebuilt after this process had loaded it, so the loaded code is not the file's: "
-            f"restart the kernel, or the process",
-            path=path,
-        )
+        raise _outdated(f"{path} was rebuilt", path)
+
+
+def _outdated(what: str, path: str) -> UnkeyableError:
+    why = f"{what} after this process had loaded it, so what runs is not what is on the disk"
+    return UnkeyableError(f"{why}: restart the kernel, or the process", path=path)
 
 
 def _is_other_machine_code(path: str) -> bool:

@@ -34,7 +34,6 @@ from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.project import Labels, Places
 from prepcache.keys.encoding import encoder as encoding
 from prepcache.keys.encoding.builtins import SIMPLE, simple_key
 from prepcache.keys.encoding.encoder import Encoder, Put, canonical_order, is_registered, length, text_bytes
@@ -47,6 +46,8 @@ from prepcache.keys.paths import PathRules, Read, check_reading, looks_like_path
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from prepcache.keys.code.project import Labels
 
 ITEM_DOMAIN = b"prepcache item v1\0"  # its number rises when what an item digest is taken over changes
 BLOCK_ITEMS = 2048  # worked on together
@@ -229,13 +230,11 @@ class ItemEncoder(Encoder):
             self.text_files.append(str(value))
         return True
 
-    def digest(self, slot: int) -> bytes:
-        if slot not in self.known:
-            self.known[slot] = digest_file(self.names[slot], self.stat_cache, self.trust)
-        return self.known[slot].digest
-
     def joined(self, chunks: list[Any]) -> bytes:
-        return b"".join([self.digest(one) if type(one) is int else one for one in chunks])
+        for slot in (one for one in chunks if type(one) is int):
+            if slot not in self.known:
+                self.known[slot] = digest_file(self.names[slot], self.stat_cache, self.trust)
+        return b"".join([self.known[one].digest if type(one) is int else one for one in chunks])
 
     def code_bytes(self, value: Any) -> bytes | None:
         if isinstance(value, type):
@@ -253,6 +252,7 @@ class ItemEncoder(Encoder):
 
 @lru_cache(maxsize=1)
 def _labels(path: tuple[str, ...]) -> Labels:
+    from prepcache.keys.code.project import Labels, Places
     from prepcache.keys.environment import Environment
 
     return Labels(Places(Environment(path).installed))

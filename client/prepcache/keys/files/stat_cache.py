@@ -67,7 +67,6 @@ _user_caches: dict[Path, StatCache] = {}
 MAX_RECORDS = 4_000_000  # in a segment: about 350 MB of disk; beyond it go older ones than the last
 MOST_SEGMENTS = 8
 MAX_PENDING = 65_536
-_LEFT_OVER_S = 86_400
 _READ_WHOLE = 8  # a segment of up to so many records for each that is wanted is read whole
 _MAGIC = b"prepcache stat 4"
 _HEADER, _RECORD, _WORDS = struct.Struct("<16sQ"), struct.Struct("<10q"), struct.Struct("<4q")
@@ -80,9 +79,10 @@ def stamp_of(info: os.stat_result) -> Stamp:
 
 
 def path_stamp(path: str) -> Stamp | None:
-    with contextlib.suppress(OSError):
+    try:
         return stamp_of(os.stat(path))
-    return None
+    except OSError:
+        return None
 
 
 def _signed(number: int) -> int:
@@ -298,8 +298,8 @@ class StatCache:
         self._pending.clear()
         for gone in merged:
             (self.folder / gone).unlink(missing_ok=True)
-        for path in self.folder.glob(".*.tmp"):  # of a killed writer
-            if self.clock() - path.stat().st_mtime_ns > _LEFT_OVER_S * 10**9:
+        for path in self.folder.glob(".*.tmp"):  # of a writer that was killed a day ago
+            if self.clock() - path.stat().st_mtime_ns > 86_400 * 10**9:
                 path.unlink(missing_ok=True)
         self.refresh()
 
