@@ -364,6 +364,7 @@ KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
     ("albumentations", "BasicTransform"): _transform,
     ("albumentations", "BaseCompose"): _transform,
+    ("albumentations", "Compose"): _transform,
     ("omegaconf", "Container"): lambda value: {
         "items": sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True, throw_on_missing=False)
     },
