@@ -3,11 +3,12 @@
 The image and audio examples, and seeds in small files from which a function does nothing but compute, cold,
 each run in a process of its own, from after its imports: `bare` calls the function for every file, puts the
 samples into one array, `numpy.save`s it and fsyncs; `fill` makes a `CachedDataset` of the same files, with
-keys, digests, commits and their fsyncs; `2 workers` is a fill with `num_workers=2`; `calls` only calls the
-function, in one process and in two that share the files: what two workers can gain. Rounds are interleaved;
-shown are medians, and the medians of the ratios within a round; and how much of the time that commits took
-passed while the function ran. Then, of 20,000 lines that a cheap function tokenises, what processor time of
-the job's a fill adds to an item's, the opening included.
+keys, digests, commits and their fsyncs; `2 workers` is a fill with `num_workers=2`; `unobserved` is one with
+`code=None`; `calls` only calls the function, in one process and in two that share the files: what two workers
+can gain. Rounds are interleaved; shown are medians, and the medians of the ratios within a round; how much of
+the time that commits took passed while the function ran; and what processor time observation adds. Then, of
+20,000 lines that a cheap function tokenises, what processor time of the job's a fill adds to an item's, the
+opening included.
 """
 
 import argparse
@@ -25,11 +26,13 @@ from support.sandbox import Sandbox, sandbox  # noqa: E402
 IMAGES, CLIPS, SEEDS = 6000, 3000, 3000
 SHORTEST, DISTINCT_CLIPS = 120, 180
 """Clips of 8 to 11.7 seconds, as long as spoken sentences are: clip i has half a second and i/16 more."""
-HOWS = ("bare", "fill", "2 workers", "calls")
+HOWS = ("bare", "fill", "2 workers", "unobserved", "calls")
 OVER = 1.05
 """What a fill of the examples may take, of bare preprocessing and saving."""
 WORKERS = 1.7
 """What two workers must gain on two cores."""
+OBSERVING = 0.03
+"""What observation may add to the images' processor time."""
 
 JOB = """
 import os, sys, time
@@ -92,9 +95,9 @@ def call_in_two():
     return time.perf_counter() - start
 
 if how == "calls":
-    print(call(files), call_in_two(), 0)
+    print(call(files), call_in_two(), 0, 0)
     sys.exit()
-start = time.perf_counter()
+start, cpu = time.perf_counter(), time.process_time()
 if how == "bare":
     flat = np.concatenate([function(path, **config).numpy().ravel() for path in files])
     with open("saved.npy", "wb") as file:
@@ -102,10 +105,10 @@ if how == "bare":
         file.flush()
         os.fsync(file.fileno())
 else:
-    workers = 2 if how == "2 workers" else 0
-    ds = CachedDataset(files, function, config=config, root=folder, num_workers=workers, progress=False)
+    more = {"2 workers": {"num_workers": 2}, "unobserved": {"code": None, "version": 1}}.get(how, {})
+    ds = CachedDataset(files, function, config=config, root=folder, progress=False, **more)
     assert ds.report().computed == len(files), ds.report()
-print(time.perf_counter() - start, spent["_offer"], spent["wait"])
+print(time.perf_counter() - start, spent["_offer"], spent["wait"], time.process_time() - cpu)
 """
 
 LINES = """
@@ -145,15 +148,12 @@ def make_files(folder: Path, what: str) -> None:
         (folder / f"{number:05}{source.suffix}").write_bytes(source.read_bytes() + b"%d" % number)
 
 
-def run(box: Sandbox, what: str, how: str) -> tuple[float, float, float]:
-    """One run, purged: its seconds, those of its commits, and those in which it waited for them.
-
-    Of `calls`: the seconds of one process, and of two.
-    """
+def run(box: Sandbox, what: str, how: str) -> list[float]:
+    """One run, purged: its seconds, those of its commits, those in which it waited for them, and of the
+    processor. Of `calls`: the seconds of one process, and of two."""
     ran = box.python("-c", JOB, what, how, box.folder / what, ROOT / "examples")
     box.python("-c", "import prepcache; prepcache.Client().purge(everything=True)")
-    wall_s, commits_s, waited_s = map(float, ran.stdout.split())
-    return wall_s, commits_s, waited_s
+    return [float(word) for word in ran.stdout.split()]
 
 
 def main() -> None:
@@ -166,18 +166,23 @@ def main() -> None:
             make_files(box.folder / what, what)
             box.python("-c", "import prepcache; prepcache.CachedDataset([1], abs, progress=False)")
             runs = [[run(box, what, how) for how in HOWS] for _ in range(asked.rounds)]
-        rounds = [[wall_s for wall_s, _, _ in ran] for ran in runs]
+        rounds = [[wall_s for wall_s, *_ in ran] for ran in runs]
         medians = (statistics.median(column) for column in zip(*rounds, strict=True))
         print(f"{what}: " + ", ".join(f"{how} {s:.2f} s" for how, s in zip(HOWS, medians, strict=True)))
-        over = statistics.median(fill / bare for bare, fill, _, _ in rounds)
-        gain = statistics.median(fill / workers for _, fill, workers, _ in rounds)
-        calls = statistics.median(one_s / two_s for *_, (one_s, two_s, _) in runs)
+        over = statistics.median(fill / bare for bare, fill, *_ in rounds)
+        gain = statistics.median(fill / workers for _, fill, workers, *_ in rounds)
+        calls = statistics.median(one_s / two_s for *_, (one_s, two_s, *_) in runs)
         if what == "seeds":  # the aim is the examples'; and its commits are next to nothing
             print(f"  fill / bare {over:.3f}")
         else:
             print(f"  fill / bare {over:.3f} ({'within' if over <= OVER else 'OVER'} {OVER})")
-            beside = statistics.median(1 - waited_s / commits_s for _, (_, commits_s, waited_s), *_ in runs)
+            beside = statistics.median(
+                1 - waited_s / commits_s for _, (_, commits_s, waited_s, _), *_ in runs
+            )
             print(f"  of the time of a fill's commits, {beside:.2f} passed while the function ran")
+            share = statistics.median((fill[3] - blind[3]) / bare[3] for bare, fill, _, blind, _ in runs)
+            is_within = "within" if share <= OBSERVING else "OVER"
+            print(f"  observation adds {share:.3f} of bare's processor time ({is_within} {OBSERVING})")
         print(f"  gain of two workers {gain:.2f} ({'reaches' if gain >= WORKERS else 'BELOW'} {WORKERS})")
         print(f"  gain of two processes that only call the function {calls:.2f}")
     found = []
