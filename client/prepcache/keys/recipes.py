@@ -356,6 +356,7 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> R
 
 
 def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str, Any]:
+    """What a recipe says of its code: digests of files and definitions, and of values, which are shown."""
     graph, mode, paths = reach.graph, code, reach.graph.files
     if code is not None and not isinstance(code, str):
         absolute = [os.path.abspath(os.fspath(path)) for path in code]

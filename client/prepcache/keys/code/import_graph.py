@@ -18,7 +18,6 @@ import os
 import re
 import sys
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from importlib.util import resolve_name
 from inspect import CO_OPTIMIZED
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
+from warnings import catch_warnings
 
 from blake3 import blake3
 
@@ -78,8 +78,7 @@ class SourceFile:
         """The names that its text binds once, at the top level to a literal."""
         bound = Counter(c.co_names[n] for c in self._codes for _, op, n in instructions(c) if op in _BINDS)
         found: dict[str, Any] = {}
-        is_silent = warnings.catch_warnings(action="ignore")
-        with suppress(OSError, SyntaxError), open(self.path, "rb") as file, is_silent:
+        with suppress(OSError, SyntaxError), open(self.path, "rb") as file, catch_warnings(action="ignore"):
             for node in ast.parse(file.read()).body:
                 if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
                     target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
@@ -257,7 +256,7 @@ def read_source(path: str, name: str) -> SourceFile:
         if known and known[0].stamp == stamp and not is_racy(stamp, known[1], racy_window_ns(stamp[0])):
             return known[0]
         # A job has seen the warnings when it loaded the file, and may raise them.
-        with open(path, "rb") as file, warnings.catch_warnings(action="ignore"):
+        with open(path, "rb") as file, catch_warnings(action="ignore"):
             code: Any = _Loader("source", path).get_code("source")
             found = SourceFile(path, stamp, blake3(file.read()).hexdigest(), code)
         if stamp_of(os.stat(path)) != stamp:

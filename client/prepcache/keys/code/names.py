@@ -236,17 +236,15 @@ _OF_SESSION = re.compile(
 
 
 class Questions:
-    """What the code that is reached asks for. `held`: what stands as text in values; `texts`: in code and in
-    globals; `literals`: in code alone; `library`: names of functions and classes of libraries in values;
-    `finder`: code that may look any module up."""
+    """What the code that is reached asks for."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
-        self.held: set[str] = set()
-        self.texts: set[str] = set()
-        self.literals: set[str] = set()
-        self.library: set[str] = set()
-        self.finder = ""
+        self.held: set[str] = set()  # texts in values
+        self.texts: set[str] = set()  # in code and in globals
+        self.literals: set[str] = set()  # in code alone
+        self.library: set[str] = set()  # names of functions and classes of libraries in values
+        self.finder = ""  # code that may look any module up
 
     def note_code(self, code: CodeType) -> None:
         names = all_names(code)

@@ -186,12 +186,10 @@ def file_of(module: str) -> tuple[str, str | None]:
 
 def unique(wanted: str, taken: Container[str], counts: dict[str, int]) -> str:
     """The wanted name, or that and a number; `counts` has the last number of each name."""
-    name, count = wanted, counts.get(wanted, 1)
+    name = wanted
     while name in taken:
-        count += 1
-        name = f"{wanted}#{count}"
-    if count > 1:
-        counts[wanted] = count
+        counts[wanted] = counts.get(wanted, 1) + 1
+        name = f"{wanted}#{counts[wanted]}"
     return name
 
 
@@ -202,8 +200,7 @@ class Labels:
         self.places = places
         self._projects: dict[type, bool] = {}
         self._given: dict[int, tuple[str, Any]] = {}
-        self._names: set[str] = set()
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # labels given, and the last number of each
 
     def known(self, value: Any) -> str | None:
         return self._given.get(id(value), (None, None))[0]
@@ -215,8 +212,8 @@ class Labels:
         return [one for one in self._given.values() if isinstance(one[1], FunctionType | type)]
 
     def give(self, value: Any, wanted: str) -> str:
-        label = unique(wanted, self._names, self._counts)
-        self._names.add(label)
+        label = unique(wanted, self._counts, self._counts)
+        self._counts.setdefault(label, 1)
         self._given[id(value)] = (label, value)  # kept alive: an id is unique only while it lives
         return label
 

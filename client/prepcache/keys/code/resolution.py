@@ -73,6 +73,7 @@ def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, .
 
 
 def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...]) -> None:
+    """Counts what a chain of attributes reads from a module; without one, all of a module of the project."""
     if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
         walk.refer_library("torch")
         found: Any = module

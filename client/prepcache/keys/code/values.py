@@ -258,6 +258,7 @@ def _text(value: Any) -> str:
 
 
 def config_part(given: dict[str, Any], walk: Dependencies) -> tuple[dict[str, Value], str]:
+    """The leaves of a config by their paths, as `augment.sizes[0]`, and the digest of it all."""
     leaves: dict[str, Value] = {}
     hasher, encoder = blake3(), ValueEncoder(walk, is_config=True)
 
