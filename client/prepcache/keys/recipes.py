@@ -45,7 +45,7 @@ from prepcache.keys.files.stat_cache import path_stamp, user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 
-RECIPE_VERSION = 22
+RECIPE_VERSION = 23
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"

@@ -130,9 +130,12 @@ class Dependencies:
                 resolution.count_bag(self, f"{label}{part}", value, chains, function)
             else:
                 self.count_value(f"{label}{part}", value, function)
-        if function.__annotations__:  # whatever is given the function may read them
-            self.count_value(f"{label}.__annotations__", function.__annotations__, function)
-            self._count_annotations(space, function.__annotations__)
+        if annotations := function.__annotations__:  # whatever is given the function may read them
+            if all(type(one) is str for one in annotations.values()):  # as those of thousands of functions
+                self.values[f"{label}.__annotations__"] = Value.of_text(repr(annotations))
+            else:
+                self.count_value(f"{label}.__annotations__", annotations, function)
+            self._count_annotations(space, annotations)
         for name, chains in sorted(names.global_chains(code).items()):
             resolution.count_global(self, space, name, chains)
         self.asked.note_code(code)

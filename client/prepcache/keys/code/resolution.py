@@ -19,8 +19,6 @@ from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from blake3 import blake3
-
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
 from prepcache.keys.code.import_graph import imports_in, read_source, wanted_by, with_packages
@@ -49,7 +47,7 @@ def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: s
     walk.asked.note_global(label, value, chains)
     if isinstance(value, ModuleType):
         if walk.labels.place_of(vars(value)) is not project.Place.PROJECT:  # of which what is read counts
-            walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
+            walk.values[label] = Value.of_text(value.__name__)
         for chain in sorted(chains):
             count_module(walk, value, chain)
     elif is_attribute_bag(value):
@@ -126,8 +124,7 @@ def _library_attribute(
         if isinstance(value, FunctionType):  # of which `functools.wraps` sets both
             module, name = str(value.__globals__.get("__name__")), value.__code__.co_qualname
         if not _is_of_package(module, label):
-            text = f"{module}.{name}"
-            walk.values[label] = Value(blake3(text.encode()).hexdigest(), text)
+            walk.values[label] = Value.of_text(f"{module}.{name}")
             walk.refer_library(module)
 
 

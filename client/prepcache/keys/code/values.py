@@ -72,6 +72,10 @@ class Value(NamedTuple):
     kind: type = object
     holder: type | None = None
 
+    @classmethod
+    def of_text(cls, text: str) -> Value:
+        return cls(blake3(text.encode("utf-8", "surrogatepass")).hexdigest(), readable(text, text))
+
 
 ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
