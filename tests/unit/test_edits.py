@@ -107,7 +107,8 @@ class Resize(BasicTransform):
         super().__init__(p)
         self.height = height
 
-class Compose:
+class BaseCompose: pass
+class Compose(BaseCompose):
     def __init__(self, transforms, seed=None):
         self.transforms, self.seed = transforms, seed
         self.random_generator = np.random.default_rng(seed)
