@@ -27,10 +27,8 @@ from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
     LENDING,
     TAKES_BATCHES,
-    Made,
     NotAStack,
     collation_of,
-    lent,
     tensor_maker,
 )
 from prepcache.batching.gather import Batch
@@ -87,7 +85,7 @@ def pad_collate(
         KeyError: when the function is called: there is no such leaf.
         RuntimeError: when the function is called: rows differ along an axis that is not padded.
     """
-    if isinstance(value, list | Batch | Made):  # given to a DataLoader as it is
+    if isinstance(value, list | Batch):  # given to a DataLoader as it is
         return _PAD(value)
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
@@ -144,8 +142,6 @@ class _Collate:
                 collation.planned = self, plan
             leaves = [collate(samples) for collate in collation.planned[1]]
             return (collation.send if samples.pool is LENDING else collation.build)(leaves)
-        if isinstance(samples, Made):
-            return rebuilt(self(list(samples)), lambda _, leaf: lent(leaf))
         rows: dict[tuple[str, ...], list[Any]] = {}
         for sample in samples:
             for path, leaf in leaves_of(sample):

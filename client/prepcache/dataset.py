@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, Unpack, overload
 
-from prepcache.batching.collation import as_asked
+from prepcache.batching.collation import as_asked, get_worker_info, lend_to_job
 from prepcache.dataset_options import (
     DatasetOptions,
     MapStyle,
@@ -282,6 +282,8 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
 
     def __getitem__(self, index: int) -> T_co:
         at = operator.index(index)
+        if get_worker_info() is not None:
+            lend_to_job(sys._getframe(1))
         samples = self._samples
         try:
             count = len(samples) if samples.is_expanded else samples.count

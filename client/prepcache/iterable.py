@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prepcache.artifact.sample_tree import copied
+from prepcache.batching.collation import lend_to_job
 from prepcache.dataset import IterableDataset, Opened, T_co, open_recipe
 from prepcache.dataset_options import DatasetOptions, refuse_unordered
 from prepcache.errors import ConfigError, UnkeyableError
@@ -119,6 +120,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         return samples if self.transform is None else map(self.transform, samples)
 
     def _samples(self, split: Split) -> Iterator[Any]:
+        lend_to_job(sys._getframe())
         self._by.artifacts.claim()
         self._by.is_speaker = split.is_first
         reading = Reading(self._source, split)

@@ -218,7 +218,7 @@ for position, sample in enumerate(ds):
     assert sample[0] == position % 50
     if position == 8 and sys.argv[1] == "away":
         type(ds._by.artifacts.session).come_back = lambda _: None
-        ds._by.artifacts.session.give_up_for_now("it is away")
+        ds._by.artifacts.session.give_up("it is away", is_final=False)
     if position == 10_000:  # what waits to be committed has had the time to grow to its bound
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if position == 20_000:

@@ -125,7 +125,7 @@ def lending(monkeypatch):
 
 
 def sent(batch: Any, function: Any = default_collate) -> Any:
-    raw = pickle.dumps(function(batch))
+    raw = pickle.dumps(collation.Lends(function)(batch))
     assert len(raw) < 2000
     return pickle.loads(raw)
 
@@ -140,7 +140,7 @@ def test_what_a_worker_makes_is_copied_once_into_lent_memory(lending, monkeypatc
     samples = [torch.full((3, 100, 100), i) for i in range(6)]
     for at in range(0, 6, 2):
         with Noted():
-            got = sent(collation.Made(samples[at : at + 2]))
+            got = sent(samples[at : at + 2])
         assert same(got, torch.stack(samples[at : at + 2]))
         assert blocks_of(lending) == (1, 1)
         del got
@@ -148,7 +148,7 @@ def test_what_a_worker_makes_is_copied_once_into_lent_memory(lending, monkeypatc
     assert [name for name in CALLED if name not in views] == ["aten::stack.out"] * 3
     lending.after_fork()
     monkeypatch.setattr(collation, "memory_file", open)  # fails, as where it is forbidden
-    assert same(default_collate(collation.Made(samples)), torch.stack(samples))  # type: ignore[arg-type]
+    assert same(collation.Lends(default_collate)(samples), torch.stack(samples))
 
 
 @pytest.mark.parametrize("function", [default_collate, pad_collate()], ids=["default", "padded"])
@@ -162,7 +162,7 @@ def test_what_a_worker_gathers_is_copied_once_into_lent_memory(tmp_path, lending
     CALLED.clear()
     for picks in ([8, 0, 5], [1, 1], [4, 7, 2]):
         batch = rows.take(picks)
-        batch.pool = lending.for_batch()  # type: ignore[union-attr]
+        batch.pool = lending  # type: ignore[union-attr]
         with Noted():
             got = sent(batch, function)
         assert same(got, function(rows.take(picks)))
@@ -175,21 +175,38 @@ def test_what_is_gathered_in_vain_is_lent_for_the_next_batch(tmp_path, lending):
     rows = rows_of(tmp_path, [torch.full((20_000 + i,), i) for i in range(4)])
     for _ in range(3):
         batch = rows.take([0, 1])
-        batch.pool = lending.for_batch()  # type: ignore[union-attr]
+        batch.pool = lending  # type: ignore[union-attr]
         with pytest.raises(RuntimeError, match="equal size"):
-            default_collate(batch)  # type: ignore[arg-type]
-    assert blocks_of(lending) == (2, 0)
+            sent(batch)
+    assert blocks_of(lending) == (1, 0)
+
+
+class Held(dict[str, Any]):
+    """A container that is not looked into."""
+
+
+def test_what_own_collate_functions_make_is_lent_if_plain(lending):
+    large, small = torch.arange(20_000), torch.arange(3).half()
+
+    def collate(samples: Any) -> Any:
+        return {"ids": large, "labels": large, "more": [(small, "word", None)], "numbers": [[1, 2], (3,)]}
+
+    got = sent([0], collate)
+    assert same(got, collate([0])) and got["ids"] is got["labels"] and blocks_of(lending) == (1, 1)
+    for left in (Held(part=large), large[1:], large.view(2, -1)[:, 1:], large.clone().share_memory_()):
+        assert collation.Lends(lambda samples, left=left: left)([0]) is left
+    assert blocks_of(lending) == (1, 1)
 
 
 def test_whoever_collects_batches_has_each(lending, monkeypatch):
     monkeypatch.setattr(collation, "_MOST_BLOCKS", 6)
-    kept = [sent(collation.Made([torch.full((10_000,), i)] * 2)) for i in range(20)]
+    kept = [sent([torch.full((10_000,), i)] * 2) for i in range(20)]
     assert all((one == i).all() for i, one in enumerate(kept))
     assert len(lending._all) <= 6
 
 
 def test_maps_of_a_worker_that_has_ended_are_given_up(lending):
-    first, second = (sent(collation.Made([torch.full((10_000,), i)] * 2)) for i in range(2))
+    first, second = (sent([torch.full((10_000,), i)] * 2) for i in range(2))
     lending.after_fork()  # its blocks are gone, as with a worker
     assert len(collation._MAPS) == 2
     del first
@@ -198,7 +215,7 @@ def test_maps_of_a_worker_that_has_ended_are_given_up(lending):
 
 @pytest.mark.parametrize("begun", [[], [0]])
 def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(lending, monkeypatch, begun):
-    got = sent(collation.Made([torch.zeros(10_000)] * 2))
+    got = sent([torch.zeros(10_000)] * 2)
     monkeypatch.setattr(collation, "_BEGUN", [*collation._BEGUN, *begun])
     assert same(got, torch.zeros(2, 10_000))
     del got

@@ -8,11 +8,11 @@ A DataLoader worker gathers into memory that it lends its job, and sends where t
 Invariants:
     1. The result equals torch's. A column whose collation is not known to be a plain stack is left to
        torch's own code, and so is every batch if its table of functions holds one that is not torch's.
-    2. Only torch's own fetcher and `Loader` are given a `Batch`, or a `Made`, where their collate function
-       takes one; what becomes of it in a worker holds `Sent`s, which the fetcher hands on to the queue. The
+    2. Only torch's own fetcher and `Loader` are given a `Batch`, where their collate function takes one. The
        user's code sees lists of samples.
-    3. Numbers of less than `SMALL_BYTES` lie in the message. What another collate function makes, and all
-       where processes may not open each other's files, travels as torch sends it.
+    3. What torch's fetcher makes in a worker, by any collate function, is sent by `Lends`: each tensor in a
+       dict, list or tuple that is all of its storage; less than `SMALL_BYTES` lies in the message. Other
+       things, and all where processes may not open each other's files, travel as torch sends them.
 
 Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
 """
@@ -25,11 +25,11 @@ import mmap
 import os
 import weakref
 from collections import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ FETCHERS: list[Any] = []
 try:
     import torch
     import torch.utils.data
-    from torch.utils.data import get_worker_info
+    from torch.utils.data import get_worker_info as get_worker_info
     from torch.utils.data._utils import collate as _collate
     from torch.utils.data._utils import fetch as _fetch
 
@@ -67,10 +67,14 @@ try:
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
     _ALONE_CODE: Any = torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data.__code__
     _TORCH_FETCHER: Any = _fetch._MapDatasetFetcher.fetch.__code__
+    _STREAM_FETCHER: Any = _fetch._IterableDatasetFetcher.fetch.__code__
     FETCHERS.append(_TORCH_FETCHER)
     TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
-    FUNCTIONS, _SUBSET_CODE, _ALONE_CODE, _TORCH_FETCHER = {}, None, None, None
+    FUNCTIONS, _SUBSET_CODE, _ALONE_CODE = {}, None, None
+
+    def get_worker_info() -> None: ...
+
 
 _plain_functions: list[Any] = []
 """What is in the table while it is as torch made it, and ours; empty if it was changed before."""
@@ -89,38 +93,37 @@ class Row:
 
 def as_asked(given: Any, asked_by: Any) -> Any:
     """A batch, or a list of samples, as its data set gives it to who asks."""
+    lend_to_job(asked_by)
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
+    if isinstance(given, list):
+        return given
     if asked_by is None or asked_by.f_code not in FETCHERS:
         return list(given)
-    fetcher = asked_by.f_locals["self"]
-    collate = fetcher.collate_fn
+    collate = asked_by.f_locals["self"].collate_fn
+    pool = LENDING if isinstance(collate, Lends) else given.pool
+    collate = collate.function if isinstance(collate, Lends) else collate
     if id(collate) not in TAKES_BATCHES and id(type(collate)) not in TAKES_BATCHES:
         return list(given)
-    info = get_worker_info() if asked_by.f_code is _TORCH_FETCHER else None
-    if info is None or asked_by.f_back.f_code is _ALONE_CODE:  # a loader of a worker's own, too
-        return given
-    opened = f"/proc/{os.getppid()}/fd"  # as the job will open this worker's
-    if fetcher.dataset is info.dataset and os.access(opened, os.R_OK):
-        if not isinstance(given, list):
-            given.pool = LENDING.for_batch()
-        elif given and _is_bare(given[0]):
-            return Made(given)
+    given.pool = pool
     return given
 
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch."""
-    is_plain = collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions
     is_sent = batch.pool is LENDING
-    if is_plain and not isinstance(batch, Made):
+    if _is_plain_table(collate_fn_map):
         collation = collation_of(batch.table)
         with suppress(NotAStack):
             leaves = [leaf(batch.numbers, batch.pool) for leaf in collation.leaves]
             return (collation.send if is_sent else collation.build)(leaves)
     if is_sent:
         batch.pool = Pool()  # what others make of samples may look into them until it has gone
-    return _collate.collate(list(batch), collate_fn_map=_SENDING if is_plain and is_sent else collate_fn_map)
+    return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
+
+
+def _is_plain_table(functions: Any) -> bool:
+    return functions is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions
 
 
 # --- a table's columns, collated ---
@@ -130,7 +133,6 @@ class Collation:
     """How a table's rows are collated."""
 
     def __init__(self, table: Table) -> None:
-        table.collation = self
         self.leaves = [_collate_leaf(column) for column in table.columns]
         numbers = list(range(len(table.columns)))
         kinds = enumerate(column and column.leaf.kind for column in table.columns)
@@ -139,6 +141,7 @@ class Collation:
         numbered = builder(table.tree)(numbers)
         self.paths = [path for path, _ in leaves_of(numbered)]
         self.planned: Any = None  # kept by prepcache.collate
+        table.collation = self
 
 
 def collation_of(table: Table) -> Collation:
@@ -212,17 +215,34 @@ class Sent:
         return self._call
 
 
-class Made:
-    """Samples of a worker's whose batch is put into lent memory."""
+_PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None)})
 
-    def __init__(self, samples: list[Any]) -> None:
-        self.samples, self.pool = samples, LENDING.for_batch()
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.samples)
+def lend_to_job(asked_by: Any) -> None:
+    """Has what torch's fetcher makes in this worker lie in memory lent to its job, from this batch on."""
+    info: Any = get_worker_info()
+    while info is not None and asked_by is not None:
+        is_fetcher = asked_by.f_code is _TORCH_FETCHER or asked_by.f_code is _STREAM_FETCHER
+        if is_fetcher and asked_by.f_back.f_code is not _ALONE_CODE:
+            fetcher, info = asked_by.f_locals["self"], None
+            may_lend = os.access(f"/proc/{os.getppid()}/fd", os.R_OK)  # as the job opens this worker's
+            if may_lend and not isinstance(fetcher.collate_fn, Lends):
+                fetcher.collate_fn = Lends(fetcher.collate_fn)
+        asked_by = asked_by.f_back
 
-    def __getitem__(self, index: Literal[0]) -> Row:
-        return Row()
+
+class Lends:
+    """A DataLoader's collate function in its worker: what it makes, as it is sent."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, samples: Any) -> Any:
+        LENDING.for_batch()
+        is_list = type(samples) is list and samples and _is_bare(samples[0])
+        if self.function is _collate.default_collate and is_list and _is_plain_table(FUNCTIONS):
+            return _collate.collate(samples, collate_fn_map=_SENDING)
+        return _lent_in(self.function(samples), {})
 
 
 def _is_bare(sample: Any) -> bool:
@@ -231,6 +251,23 @@ def _is_bare(sample: Any) -> bool:
     if kind in (dict, list, tuple) or (is_namedtuple(kind) and kind.__base__ is tuple):
         return all(map(_is_bare, sample.values() if kind is dict else sample))
     return kind in (str, bytes) or not isinstance(sample, abc.Mapping | abc.Sequence)
+
+
+def _lent_in(made: Any, known: dict[int, Any]) -> Any:
+    """What is sent of what a collate function gave; `known`: of tensors, by identity."""
+    kind = type(made)
+    if kind is torch.Tensor and id(made) not in known:
+        is_all = _is_plain(made) and made.untyped_storage().nbytes() == made.nbytes and not made.is_shared()
+        known[id(made)] = lent(made) if is_all else made
+    if kind is torch.Tensor:
+        return known[id(made)]
+    if kind is dict:
+        return {key: _lent_in(one, known) for key, one in made.items()}
+    is_named = is_namedtuple(kind) and kind.__base__ is tuple
+    if not (is_named or kind in (list, tuple)) or _PLAIN_TYPES.issuperset(map(type, made)):
+        return made
+    children = [_lent_in(one, known) for one in made]
+    return kind(*children) if is_named else kind(children)
 
 
 class _Block:
@@ -298,7 +335,8 @@ def lent(made: Any) -> Any:
     if not _is_plain(made):
         return made
     if made.nbytes < SMALL_BYTES:
-        return Sent(_tensor, (made.reshape(-1).view(torch.uint8).numpy(), tuple(made.shape), made.dtype))
+        raw = made.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy()
+        return Sent(_tensor, (raw, tuple(made.shape), made.dtype))
     return LENDING.sent(made) or LENDING.sent(_room(tuple(made.shape), made.dtype).copy_(made)) or made
 
 
