@@ -279,7 +279,6 @@ def test_what_cannot_be_told_counts_as_changed():
     ("before", "then"), [("exists()", "exists()"), ("exists()", "write_text('new')"), ("suffix", "exists()")]
 )
 def test_what_was_there_and_is_moved_is_an_input(project, before, then):
-    """Whatever becomes of its former name."""
     project.put("in.txt", "one")
     lines = ["path = HERE / 'in.txt'", f"path.{before}", "path.rename(HERE / 'moved.txt')", f"path.{then}"]
     source = "def f(x):\n" + "".join(f"    {line}\n" for line in lines)

@@ -53,7 +53,6 @@ def test_what_two_processes_saw_differently_is_never_true(call):
 
 
 def test_a_forked_worker_tells_what_its_parent_saw_before(project, call):
-    """It may have kept it."""
     for name in "ab":
         project.put(f"{name}.txt", "one")
     call("a.txt")
