@@ -107,8 +107,7 @@ class Resize(BasicTransform):
         super().__init__(p)
         self.height = height
 
-class BaseCompose: pass
-class Compose(BaseCompose):
+class Compose:
     def __init__(self, transforms, seed=None):
         self.transforms, self.seed = transforms, seed
         self.random_generator = np.random.default_rng(seed)
