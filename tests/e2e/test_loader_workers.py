@@ -176,6 +176,9 @@ if __name__ == "__main__":
 """
 
 MORE = """
+from torch.utils.data import default_collate
+from torch.utils.data._utils import fetch
+
 def ragged(i):
     return {"tokens": torch.arange(i % 5), "text": "word " * (i % 3), "image": IMAGES[i]}
 
@@ -187,6 +190,8 @@ class Lazily(Dataset):
     def __getitems__(self, indices):
         self.ds = Subset(opened(transform=Flipped), indices)
         ((images, labels),) = DataLoader(self.ds, len(indices))
+        fetcher = fetch._MapDatasetFetcher(self.ds, True, default_collate, False)  # as other loaders have it
+        assert same(fetcher.fetch(range(len(indices)))[0], images)
         return [*zip(images.flip(1), labels)]
 
 class Flipped(list):

@@ -222,13 +222,16 @@ def lend_to_job(asked_by: Any) -> None:
     """Has what torch's fetcher makes in this worker lie in memory lent to its job, from this batch on."""
     info: Any = get_worker_info()
     while info is not None and asked_by is not None:
-        is_fetcher = asked_by.f_code is _TORCH_FETCHER or asked_by.f_code is _STREAM_FETCHER
-        if is_fetcher and asked_by.f_back.f_code is not _ALONE_CODE:
-            fetcher, info = asked_by.f_locals["self"], None
-            may_lend = os.access(f"/proc/{os.getppid()}/fd", os.R_OK)  # as the job opens this worker's
-            if may_lend and not isinstance(fetcher.collate_fn, Lends):
-                fetcher.collate_fn = Lends(fetcher.collate_fn)
-        asked_by = asked_by.f_back
+        code, caller = asked_by.f_code, asked_by.f_back
+        if (code is _TORCH_FETCHER or code is _STREAM_FETCHER) and caller.f_code is not _ALONE_CODE:
+            fetcher = asked_by.f_locals["self"]
+            if fetcher.dataset is info.dataset:  # and not that of a loader in this worker
+                if not isinstance(fetcher.collate_fn, Lends) and os.access(
+                    f"/proc/{os.getppid()}/fd", os.R_OK
+                ):
+                    fetcher.collate_fn = Lends(fetcher.collate_fn)
+                return
+        asked_by = caller
 
 
 class Lends:
