@@ -190,8 +190,8 @@ class Lazily(Dataset):
     def __getitems__(self, indices):
         self.ds = Subset(opened(transform=Flipped), indices)
         ((images, labels),) = DataLoader(self.ds, len(indices))
-        fetcher = fetch._MapDatasetFetcher(self.ds, True, default_collate, False)  # as other loaders have it
-        assert same(fetcher.fetch(range(len(indices)))[0], images)
+        others = fetch._MapDatasetFetcher(Subset(opened(), indices), True, default_collate, False)
+        assert same(others.fetch(range(len(indices)))[0].flip(1), images)
         return [*zip(images.flip(1), labels)]
 
 class Flipped(list):
