@@ -62,8 +62,7 @@ if not TYPE_CHECKING:
         class Dataset(Generic[T_co]):
             """Stands for torch's."""
 
-        class IterableDataset(Generic[T_co]):
-            """Stands for torch's."""
+        IterableDataset = Dataset
 
 
 _OWN_ATTRIBUTES = frozenset({"items", "transform", "_by", "_samples"})
@@ -337,7 +336,9 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
 def open_recipe(given: DatasetOptions) -> Recipe:
     """The recipe that a data set is opened by; the daemon is started meanwhile. Raises as `recipe` does."""
     given.asks.begin()
-    function = given.function.method if isinstance(given.function, Wrapped) else given.function
+    function = given.function
+    if isinstance(function, Wrapped):
+        function = function.dataset.__getitem__
     recipe = recipes.recipe(function, **given.how)
     check_keywords(function, given.how["config"])
     return recipe

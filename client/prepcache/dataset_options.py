@@ -180,11 +180,6 @@ class Wrapped:
         self.dataset = dataset
         self._positions = {_told_apart(load(name)): i for i, name in reversed([*enumerate(names)])}
 
-    @property
-    def method(self) -> Callable[..., Any]:
-        method: Callable[..., Any] = self.dataset.__getitem__
-        return method
-
     def __call__(self, item: Any) -> Any:
         return self.dataset[self._positions[_told_apart(item)]]
 

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import PosixPath
+from traceback import walk_stack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,7 +123,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
     def _samples(self, split: Split) -> Iterator[Any]:
         lend_to_job(sys._getframe())
         self._by.artifacts.claim()
-        self._by.is_speaker = split.is_first
+        self._by.is_speaker = split.worker == 0
         reading = Reading(self._source, split)
         size = FIRST_ITEMS
         try:
@@ -170,7 +171,7 @@ class CachedIterableDataset(Opened[T_co], IterableDataset[T_co]):
         return Samples(by, items, distinct, stamps, catalogue, numbers)
 
     def _tell(self, split: Split) -> None:
-        if split.ranks > 1 and split.is_first and self._said.is_news("ranks"):
+        if split.ranks > 1 and split.worker == 0 and self._said.is_news("ranks"):
             share = f"this is rank {split.rank}, which yields one item in {split.ranks}"
             say(f"{self.name}: split over {split.ranks} ranks: {share}", self._by.progress)
 
@@ -225,10 +226,6 @@ class Split(NamedTuple):
     def step(self) -> int:
         return self.ranks * self.workers
 
-    @property
-    def is_first(self) -> bool:
-        return self.worker == 0
-
 
 def ranks_here(known: Split | None = None) -> Split:
     """The share of this rank, as torch.distributed, who sent this data set (`known`) or torchrun says."""
@@ -272,14 +269,9 @@ def unsplit() -> Iterator[None]:
 
 
 def _is_dealt_out() -> bool:
-    if not any(name in sys.modules for name in _DEALERS):
-        return False
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") in _DEALERS:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    is_loaded = any(name in sys.modules for name in _DEALERS)
+    frames = walk_stack(sys._getframe()) if is_loaded else ()
+    return any(frame.f_globals.get("__name__") in _DEALERS for frame, _ in frames)
 
 
 class Source:

@@ -30,14 +30,13 @@ from prepcache.artifact.reader import Mapping, memory_file
 from prepcache.daemon.session import fitting
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
-from prepcache.index.item_index import MISSING, Array, Distinct
+from prepcache.index.item_index import MISSING, Array, Catalogue, Distinct
 from prepcache.protocol import wire
 from prepcache.protocol.units import count_text, shortened, size_text, span_text
 from prepcache.settings import Mode, is_first_rank
 
 if TYPE_CHECKING:
     from prepcache.index.artifact_set import ArtifactSet
-    from prepcache.index.item_index import Catalogue
     from prepcache.index.recipe_index import Slot
     from prepcache.keys.items import Stamps
     from prepcache.protocol import inspection
@@ -169,8 +168,6 @@ class Once:
 
 
 _UNKNOWN, _HIT, _WAITED = range(3)
-
-
 _COUNTED = ("state", "u1"), ("made", "u1"), ("cost_s", "f8")
 """Of each item: where it came from; 1: preprocessed by this job; what it cost where it was made on access.
 Items that were hits touch the memory of the first alone."""

@@ -27,7 +27,7 @@ from prepcache.dataset_options import DatasetOptions, Wrapped
 from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.forks import ForkLock, kept
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.index.item_index import MISSING, UNSTEADY, Array, Distinct, Originals, View
+from prepcache.index.item_index import MISSING, UNSTEADY, Array, Catalogue, Distinct, Originals, View
 from prepcache.keys.code.project import working_folder
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.protocol.wire import draws_text
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from prepcache.batching.gather import Batch
     from prepcache.fill.call import Job
     from prepcache.fill.on_access import OnAccess
-    from prepcache.index.item_index import Catalogue
     from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
     from prepcache.progress import Progress
@@ -193,7 +192,7 @@ class Samples:
         progress, artifacts = self._progress, self.by.artifacts
         if progress is None or not artifacts.is_owner or artifacts.filling.locked():  # a fill shows its own
             return
-        if artifacts.session.is_by_path:  # a download would keep the beat waiting
+        if artifacts.session.shared is not None:  # a download would keep the beat waiting
             self.look()
         there, computed, waited = self.tally.made_since_opening()
         item_bytes = 0.0 if artifacts.reason else self.tally.item_bytes

@@ -74,7 +74,6 @@ ROW_GROUP = "_rows.group"
 FILLER = "_fill."
 _MALFORMED = (LookupError, TypeError, ValueError, RecursionError, OverflowError, msgspec.ValidationError)
 
-
 Count = Annotated[int, Meta(ge=0, le=MAX_ELEMENTS)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=columns.MAX_NDIM + 2)]
 Observed = Annotated[list[tuple[str, bytes, str]], Meta(max_length=MAX_INPUTS)]

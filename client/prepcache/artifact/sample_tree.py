@@ -48,12 +48,7 @@ _INT64 = 1 << 63
 
 
 class _Refused(Exception):
-    """A leaf or container that no column holds; `path` grows, innermost first, as it travels up."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str] = []
+    """A leaf or container that no column holds: why, then where, innermost first."""
 
 
 def signature(sample: Any) -> tuple[Signature, list[Any]]:
@@ -64,8 +59,9 @@ def signature(sample: Any) -> tuple[Signature, list[Any]]:
     try:
         _walk(sample, parts, leaves, 0)
     except _Refused as refused:
-        path = "sample" + "".join(reversed(refused.path))
-        raise SampleError(f"{path}: {refused.reason}", leaf=path) from None
+        reason, *where = refused.args
+        path = "".join(["sample", *reversed(where)])
+        raise SampleError(f"{path}: {reason}", leaf=path) from None
     return tuple(parts), leaves
 
 
@@ -206,7 +202,7 @@ def _walk_container(value: Any, kind: Any, parts: list[Any], leaves: list[Any], 
                 parts += key, type(key)  # True == 1 and hash alike: the type keeps their trees apart
             _walk(child, parts, leaves, depth + 1)
     except _Refused as refused:
-        refused.path.append(f".{key}" if is_namedtuple(kind) else f"[{key!r}]")
+        refused.args += (f".{key}" if is_namedtuple(kind) else f"[{key!r}]",)
         raise
 
 

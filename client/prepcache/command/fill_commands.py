@@ -54,8 +54,10 @@ def fill(
     from prepcache.daemon.session import Session
     from prepcache.dataset_options import OpeningMode
 
-    part, parts = _shard(shard)
-    datasets = _opened(target, OpeningMode(shard=part, shards=parts))
+    given = _SHARD.match(shard)
+    if given is None or not int(given[1]) < int(given[2]):
+        raise typer.BadParameter("must be I/N with I from 0 to N - 1, as 0/8", param_hint="--shard")
+    datasets = _opened(target, OpeningMode(shard=int(given[1]), shards=int(given[2])))
     Session.current(Client()).close()  # waits for commits that are under way, as the end of a job does
     reports = [ds.report() for ds in datasets]
     told = {name: sum(getattr(one, name) for one in reports) for name in _SUMMED}
@@ -150,11 +152,3 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
             "a global that is one"
         )
     return mode.opened
-
-
-def _shard(text: str) -> tuple[int, int]:
-    """`2/8` as (2, 8)."""
-    found = _SHARD.match(text)
-    if found is None or not int(found[1]) < int(found[2]):
-        raise typer.BadParameter("must be I/N with I from 0 to N - 1, as 0/8", param_hint="--shard")
-    return int(found[1]), int(found[2])

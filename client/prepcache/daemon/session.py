@@ -68,7 +68,7 @@ class Session:
         self.budget = client.budget
         self.heartbeat = Heartbeat(self)
         self._listeners: forks.Living[Any] = forks.Living()
-        self._shared: transfer.SharedFolder | None = None
+        self.shared: transfer.SharedFolder | None = None
         self._downloads = cache_folder(os.environ) / "downloads-v1"
         self._begin()
         forks.note(self)
@@ -149,9 +149,9 @@ class Session:
         """The folder of which the daemon takes files of this process; None where they are uploaded. Over TCP
         the daemon cannot tell whose a file is."""
         self.open()
-        if self._shared is None or self.client.endpoint.address.socket is None:
+        if self.shared is None or self.client.endpoint.address.socket is None:
             return None
-        return self._shared.staging
+        return self.shared.staging
 
     def commit(
         self, leases: Sequence[wire.Lease], fd: int, *, limit_s: float | None = None
@@ -206,8 +206,8 @@ class Session:
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """Where the artifact lies; downloaded first where no folder is shared."""
         self.open()
-        if self._shared is not None:
-            return self._shared.path_of(ref.digest)
+        if self.shared is not None:
+            return self.shared.path_of(ref.digest)
 
         def attempt(fd: int, limit_s: float) -> None:
             self.client.transport.download(
@@ -219,10 +219,6 @@ class Session:
             self.run(functools.partial(attempt, fd), wait_s=waits.TRANSFER_LIMIT_S)
 
         return transfer.downloaded(self._downloads, ref.digest, ref.size_bytes, fetch)
-
-    @property
-    def is_by_path(self) -> bool:
-        return self._shared is not None
 
     @property
     def spare_s(self) -> float:
@@ -326,7 +322,7 @@ class Session:
                 told = f"protocol {answer.protocol}, not {wire.PROTOCOL}: install one version for both"
                 raise self.give_up(f"the daemon's answer is invalid: {told}")
             override = self.client.settings.folder
-            self._shared = transfer.SharedFolder.find(override, answer.root, answer.staging, answer.instance)
+            self.shared = transfer.SharedFolder.find(override, answer.root, answer.staging, answer.instance)
             self.heartbeat.start(answer.beat_s)
         except (RequestError, StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from blake3 import blake3
+
 from prepcache.daemon import waits
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
@@ -129,7 +131,7 @@ def downloaded(folder: Path, digest: Digest, size_bytes: int, fetch: Callable[[i
         fd, name = tempfile.mkstemp(prefix=".part-", dir=folder)
         try:
             fetch(fd)
-            if (found := _digest(fd)) != digest:
+            if (found := blake3().update_mmap(name).hexdigest()) != digest:
                 raise ArtifactError(f"the download of {digest} has digest {found}")
             Path(name).replace(path)
         except BaseException:
@@ -148,15 +150,6 @@ def sweep(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 if one.lstat().st_mtime < oldest:
                     one.unlink()
-
-
-def _digest(fd: int) -> str:
-    from blake3 import blake3
-
-    hasher = blake3()
-    for piece in pieces(fd):
-        hasher.update(piece)
-    return hasher.hexdigest()
 
 
 def silence_s(limit_s: float) -> float:

@@ -106,7 +106,9 @@ class WaitBudget:
         self._spent_s = 0.0
         self._allowed_s = budget_s * FIRST_SHARE
         self._outage: str | None = None
-        self._is_told = self._page()
+        self._is_told = mmap.mmap(
+            -1, 1
+        )  # 1: an outage was told, by any of the processes that fork from this one
         self.warned = ""  # the message of the one warning of an outage; empty before it
         self.has_met = False  # whether the daemon has ever answered this process
         forks.note(self)
@@ -114,13 +116,9 @@ class WaitBudget:
     def after_fork(self) -> None:
         """A worker does not wait for what another one of its job has waited for: it looks (heartbeat.py)."""
         if not self.has_met:  # it is a job of its own
-            self._is_told = self._page()
+            self._is_told = mmap.mmap(-1, 1)
         elif self._is_told[0] and self._outage is None:
             self._outage = "the daemon has not answered another process of this job"
-
-    def _page(self) -> Any:
-        """1: an outage was told, by any of the processes that fork from this one."""
-        return mmap.mmap(-1, 1)
 
     @property
     def remaining_s(self) -> float:
@@ -260,9 +258,6 @@ class OwnTime(WaitBudget):
     def __init__(self, seconds: float, **clocks: Any) -> None:
         super().__init__(seconds, **clocks)
         self._allowed_s = seconds
-
-    def _page(self) -> Any:
-        return bytearray(1)
 
     def _note_failure(self, url: str, error: DaemonUnreachable, start: Start, excuse: Excuse) -> None:
         why = error.data.get("why")

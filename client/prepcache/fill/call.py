@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from prepcache.artifact.sample_tree import copied, leaves_of, signature
@@ -28,7 +28,6 @@ from prepcache.errors import SampleError
 from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.items import load, names_in
 from prepcache.keys.markers import Plain, Tree
-from prepcache.keys.observation.watches import present
 from prepcache.keys.paths import Read, looks_like_path
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ TOGETHER_S = 0.1
 _END = object()
 _UNWATCHED: Any = SimpleNamespace(failure="", facts=())
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
-_NOTHING: AbstractContextManager[None] = nullcontext()
-
 
 _CALLED_OF: ContextVar[tuple[str, ...]] = ContextVar("_CALLED_OF", default=())
 """The data sets whose functions are being called here, the innermost last."""
@@ -110,7 +107,7 @@ class Job:
         return [] if self.observer is None else self.observer.news()
 
     def filling(self) -> AbstractContextManager[None]:
-        return _NOTHING if self.observer is None else self.observer.filling()
+        return nullcontext() if self.observer is None else self.observer.filling()
 
     def call(self, index: int, item: Any) -> list[Any]:
         """All samples of one item; raises what the function raises."""
@@ -243,19 +240,13 @@ class Job:
                 "in config=, or let it read from another data set"
             )
 
-    @property
-    def is_called_for_here(self) -> bool:
-        """Whether this thread may work for a call that is under way."""
-        return self.observer is None or bool(present())
-
     @contextmanager
     def _watching(self, paths: list[str]) -> Iterator[Any]:
-        with _calling(self.of):
-            if self.observer is None:
-                yield _UNWATCHED
-            else:
-                with self.observer.watching(paths, self.function) as watch:
-                    yield watch
+        seen = (
+            nullcontext(_UNWATCHED) if self.observer is None else self.observer.watching(paths, self.function)
+        )
+        with _calling(self.of), seen as watch:
+            yield watch
 
 
 @contextmanager
@@ -274,16 +265,11 @@ def _calling(of: str) -> Iterator[None]:
 
 
 def _failed(index: int, cost_s: float, error: Exception) -> Part:
-    error.__traceback__ = _from_the_function_on(error.__traceback__)
+    trace = error.__traceback__  # from the function on, without the frames of this module before it
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
     return Part(index, [], True, cost_s, error=error)
-
-
-def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this module before it."""
-    rest = traceback
-    while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
-        rest = rest.tb_next
-    return rest
 
 
 def paths_in(item: Any) -> list[str]:
@@ -296,11 +282,10 @@ def _paths_of(leaf: Any) -> list[str]:
         return [leaf] if looks_like_path(leaf) and "\0" not in leaf and os.path.isfile(leaf) else []
     if isinstance(leaf, os.PathLike):
         return [os.fsdecode(leaf)]
-    if isinstance(leaf, Plain):
-        return []
     if isinstance(leaf, Tree):
         return [os.fsdecode(leaf.value)]
-    if leaf is None or isinstance(leaf, int | float | bytes) or type(leaf).__module__ in ("numpy", "torch"):
+    is_value = leaf is None or isinstance(leaf, int | float | bytes | Plain)
+    if is_value or type(leaf).__module__ in ("numpy", "torch"):
         return []
     return names_in(leaf)
 

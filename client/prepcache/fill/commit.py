@@ -31,12 +31,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from prepcache import forks
 from prepcache.daemon import waits
+from prepcache.daemon.session import Session
 from prepcache.daemon.waits import on_own_time
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
@@ -54,9 +55,6 @@ from prepcache.fill.pending import Batch, Collected, Task
 from prepcache.fill.share import HANDED_IN, MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.protocol import wire
 from prepcache.protocol.units import count_text
-
-if TYPE_CHECKING:
-    from prepcache.daemon.session import Session
 
 log = logging.getLogger("prepcache")
 
@@ -294,9 +292,8 @@ class Committer:
         return True
 
     def _postpone(self, batch: Batch, reason: str) -> None:
-        if batch.share is not None:
-            batch.settle(batch.indices)
-            batch.share = None
+        batch.settle(batch.indices)
+        batch.share = None
         batch.cover = dict.fromkeys(batch.cover)
         self._retry_at = time.monotonic() + RETRY_S
         if self.is_filling and not self._artifacts.session.is_away:

@@ -37,6 +37,7 @@ from prepcache.fill.commit import Committer, is_full
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import COMMIT_ITEMS, COMMIT_LEASES, OURS, Pace, Share
+from prepcache.keys.observation.watches import present
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.wire import with_draws
 
@@ -159,7 +160,8 @@ class OnAccess:
                 with self._is_made:
                     self._is_made.wait(POLL_S)
             is_late = time.monotonic() - began > PATIENCE_S
-            if not granted and (by.is_in_executor or (is_late and by.job.is_called_for_here)):
+            may_be_called_for = is_late and (by.job.observer is None or present())
+            if not granted and (by.is_in_executor or may_be_called_for):
                 found |= {index: self._unkept(index) for index in left}
         return found
 

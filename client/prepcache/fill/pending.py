@@ -28,12 +28,10 @@ from prepcache.daemon.session import script_name
 from prepcache.daemon.transfer import nameless, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.call import Part
-from prepcache.fill.share import COMMIT_BYTES
-from prepcache.index.item_index import SHOWN, Catalogue
+from prepcache.fill.share import COMMIT_BYTES, HeldLease, Share
+from prepcache.index.item_index import SHOWN, Catalogue, Originals
 
 if TYPE_CHECKING:
-    from prepcache.fill.share import HeldLease, Share
-    from prepcache.index.item_index import Originals
     from prepcache.report import Tally
     from prepcache.samples import Preprocessing
 
@@ -49,9 +47,6 @@ class Task:
     catalogue: Catalogue
     originals: Originals
     tally: Tally
-
-    def writer(self) -> Writer:
-        return Writer(self.by.recipe.digest, self.catalogue.index.edition)
 
     @property
     def producer(self) -> dict[str, Any]:
@@ -212,7 +207,7 @@ class Collected:
         self._begin()
 
     def _begin(self) -> None:
-        self._writer = self._task.writer()
+        self._writer = Writer(self._task.by.recipe.digest, self._task.catalogue.index.edition)
         self._cover: dict[bytes, HeldLease | None] = {}
         self.indices: list[int] = []
         self.cost_s = 0.0

@@ -22,17 +22,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from prepcache.daemon.session import Session
 from prepcache.errors import DaemonError, Declined, FutureGeneration
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import MISSING, Array, Catalogue
 from prepcache.protocol import wire
-
-if TYPE_CHECKING:
-    from prepcache.daemon.session import Session
-    from prepcache.index.artifact_set import ArtifactSet
 
 LEASE_S = 1.5
 """Work in one lease: long beside a request (2 ms), short beside a fill."""

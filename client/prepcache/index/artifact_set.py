@@ -77,7 +77,7 @@ class ArtifactSet(RecipeIndex):
         self.changed_inputs: tuple[tuple[str, str], ...] = ()
         self.drawn: set[str] = set()
         self.filling = threading.Lock()
-        self._claiming = threading.Lock()
+        self._claiming = forks.ForkLock()
         self.is_used = False
         self._told_at = time.monotonic()
         self._looked_at = 0.0
@@ -221,4 +221,3 @@ class ArtifactSet(RecipeIndex):
     def after_fork(self) -> None:
         super().after_fork()
         self.filling = threading.Lock()
-        self._claiming = threading.Lock()
