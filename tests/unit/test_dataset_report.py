@@ -81,15 +81,15 @@ def test_a_report_reads_as_a_sentence():
     )
 
 
-def shown() -> tuple[Progress, Clock, list[tuple[int, int]]]:
-    clock = Clock(0.0)
-    told: list[tuple[int, int]] = []
-    progress = Progress("job", 1000, 100, None, lambda done, total: told.append((done, total)), clock)
-    return progress, clock, told
+def shown(
+    total: int = 10, there: int = 0, is_shown: bool | None = None, name: str = "job"
+) -> tuple[Progress, Clock, list[tuple[int, int]]]:
+    clock, told = Clock(0.0), list[tuple[int, int]]()
+    return Progress(name, total, there, is_shown, lambda *at: told.append(at), clock), clock, told
 
 
 def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys):
-    progress, clock, told = shown()
+    progress, clock, told = shown(1000, 100)
     for second in range(1, 301):
         clock.now = float(second)
         progress.advance(second, 0, 2_000_000)
@@ -102,7 +102,7 @@ def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys):
 
 
 def test_a_line_says_for_whom_a_job_waits(capsys):
-    progress, clock, _ = shown()
+    progress, clock, _ = shown(1000, 100)
     clock.now = 15.0
     progress.waiting([wire.Holder("train.py (pid 7)", 600, 340, 1000)], 600)
     waiting = "100 of 1,000 items, waiting for train.py (pid 7) (340 of 1,000) to finish 600 items"
@@ -110,7 +110,7 @@ def test_a_line_says_for_whom_a_job_waits(capsys):
 
 
 def test_the_end_of_a_fill_reports_all_that_was_made():
-    progress, clock, told = shown()
+    progress, clock, told = shown(1000, 100)
     clock.now = 1.0
     progress.advance(20, 0)
     progress.advance(24, 2)  # at once: not worth a line, but it counts
@@ -124,8 +124,7 @@ def test_a_dumb_terminal_has_lines(capsys, monkeypatch, is_shown):
     """rich draws nothing there: a fill of hours once told of nothing."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    clock = Clock(0.0)
-    progress = Progress("job", 10, 0, is_shown, lambda done, total: None, clock)
+    progress, clock, _ = shown(is_shown=is_shown)
     clock.now = 6.0
     progress.advance(5, 0)
     assert capsys.readouterr().err.startswith("prepcache: job: 5 of 10 items")
@@ -135,14 +134,12 @@ def test_a_dumb_terminal_has_lines(capsys, monkeypatch, is_shown):
 def test_a_bar_is_one_line_of_the_terminal_and_goes_away(capsys, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
-    clock = Clock(0.0)
     name = "a_package.of_mine.for_preparation.with_names.tokenizer.tokenize"
-    progress = Progress(name, 1000, 100, True, lambda done, total: None, clock)
+    progress, clock, _ = shown(1000, 100, True, name)
     clock.now = 2.0
     progress.advance(200, 150, 2_000_000)
     progress.close()
-    shown = capsys.readouterr().err
-    first, *drawn, last = shown.split("\r\x1b[J")
+    first, *drawn, last = capsys.readouterr().err.split("\r\x1b[J")
     bar = "a_package.of_... [===.....]"
     said = f"{bar} 450 of 1,000 items, 3 s and 1.0 GiB to go"
     more = ", 100.0 items/s, 100 hit, 200 computed, 150 by other jobs"
@@ -185,10 +182,8 @@ def closed() -> io.StringIO:
 def test_a_job_goes_on_whatever_its_stderr_is(make, is_shown, monkeypatch, capsys):
     stderr = make()
     monkeypatch.setattr(sys, "stderr", stderr)
-    clock = Clock(0.0)
-    told: list[tuple[int, int]] = []
     say("opened")
-    progress = Progress("job", 10, 0, is_shown, lambda done, total: told.append((done, total)), clock)
+    progress, clock, told = shown(is_shown=is_shown)
     for done in (5, 6):
         clock.now += 6.0
         progress.advance(done, 0)
@@ -210,8 +205,7 @@ def test_ranks_other_than_the_first_say_only_what_is_wrong(monkeypatch, capsys):
     say("as it should")
     say("wrong", is_wrong=True)
     say("asked for", True)
-    clock = Clock(0.0)
-    progress = Progress("job", 10, 0, None, lambda done, total: None, clock)
+    progress, clock, _ = shown()
     clock.now = 60.0
     progress.advance(5, 0)
     assert capsys.readouterr().err == "prepcache: wrong\nprepcache: asked for\n"
