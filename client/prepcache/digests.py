@@ -28,15 +28,7 @@ def is_hex64(text: str) -> bool:
 
 
 def entry_key(recipe: RecipeDigest, item_digests: bytes | memoryview) -> Key:
-    """The key of the entry that holds these items of this recipe.
-
-    Args:
-        recipe: the recipe digest, 64 hex digits.
-        item_digests: n * 32 bytes, in row order.
-
-    Returns:
-        64 hex digits: BLAKE3 over (domain, recipe digest, item digests).
-    """
+    """The key of the entry that holds these items (n * 32 bytes, in row order) of this recipe."""
     from blake3 import blake3
 
     hasher = blake3(KEY_DOMAIN)

@@ -27,17 +27,9 @@ from urllib.parse import urlencode
 
 import httpcore
 
-from prepcache import __version__, forks
+from prepcache import __version__, errors, forks
 from prepcache.daemon import waits
 from prepcache.daemon.launcher import open_to
-from prepcache.errors import (
-    DaemonUnreachable,
-    PrepcacheError,
-    ProtocolMismatch,
-    RequestError,
-    StoreError,
-    from_problem,
-)  # fmt: skip
 from prepcache.protocol import wire
 from prepcache.protocol.units import printable
 from prepcache.settings import Address
@@ -199,7 +191,7 @@ class Transport:
                 raise self._error("nonsense", "an answer that is not a JSON object")
             try:
                 return body if gives is dict else gives.from_json(body)
-            except PrepcacheError as error:  # nonsense, and not a bad request of ours
+            except errors.PrepcacheError as error:  # nonsense, and not a bad request of ours
                 raise self._error("nonsense", error.message) from error
         if status >= 400 and isinstance(body, dict) and isinstance(body.get("code"), str):
             raise _refusal(body)
@@ -231,7 +223,7 @@ class Transport:
         except httpcore.UnsupportedProtocol as error:
             raise self._error("nonsense", str(error)) from error
 
-    def _of(self, error: OSError, why: str) -> DaemonUnreachable:
+    def _of(self, error: OSError, why: str) -> errors.DaemonUnreachable:
         if isinstance(error, TimeoutError):
             return self._error("broken", "no answer in time")
         told = error.strerror or str(error) or type(error).__name__
@@ -243,20 +235,21 @@ class Transport:
     def close(self) -> None:
         self._pool.close()
 
-    def _error(self, why: str, reason: str) -> DaemonUnreachable:
+    def _error(self, why: str, reason: str) -> errors.DaemonUnreachable:
         url = self.address.url
         told = f"the daemon at {url}{self._who() if why == 'broken' else ''} cannot be reached"
         if why == "nonsense":
             told = f"the server at {url} is not prepcached with protocol {wire.PROTOCOL} (see PREPCACHE_URL)"
-        return DaemonUnreachable(f"{told}: {_printable(reason)}", url=url, why=why)
+        return errors.DaemonUnreachable(f"{told}: {_printable(reason)}", url=url, why=why)
 
 
-def _refusal(problem: dict[str, Any]) -> PrepcacheError:
+def _refusal(problem: dict[str, Any]) -> errors.PrepcacheError:
     """The error in a problem document. One that no daemon may raise in a job is a plain refusal."""
-    error = from_problem({**problem, "detail": _printable(problem.get("detail") or problem.get("title"))})
-    if isinstance(error, RequestError | StoreError | ProtocolMismatch):
+    told = _printable(problem.get("detail") or problem.get("title"))
+    error = errors.from_problem({**problem, "detail": told})
+    if isinstance(error, errors.RequestError | errors.StoreError | errors.ProtocolMismatch):
         return error
-    return RequestError(error.message, **error.data)
+    return errors.RequestError(error.message, **error.data)
 
 
 def _printable(value: Any) -> str:

@@ -26,22 +26,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from prepcache import forks
+from prepcache import errors, forks
 from prepcache.daemon import transfer, waits
 from prepcache.daemon.heartbeat import Heartbeat
 from prepcache.daemon.launcher import BaseClient
 from prepcache.daemon.waits import OwnTime, WaitBudget, own_time
 from prepcache.digests import RecipeDigest
-from prepcache.errors import (
-    DaemonUnreachable,
-    Declined,
-    FutureGeneration,
-    PrepcacheError,
-    ProtocolMismatch,
-    RequestError,
-    StoreError,
-    UnknownSession,
-)  # fmt: skip
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
 from prepcache.protocol.units import shortened
@@ -117,7 +107,7 @@ class Session:
         )
         try:
             return self.run(self._call("POST", "/v1/resolve", wire.Resolved, asked), acts=hold)
-        except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
+        except errors.FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:
                 raise
             return self.resolve(recipe, hold=hold, register=register)
@@ -161,12 +151,12 @@ class Session:
         header, tells = self.open(), self.heartbeat.tells
         try:
             return self._commit(header, leases, fd, limit_s)
-        except Declined:
+        except errors.Declined:
             if not self._makes_way(tells):
                 raise
             return self._commit(header, leases, fd, limit_s)
-        except UnknownSession:
-            with contextlib.suppress(PrepcacheError):
+        except errors.UnknownSession:
+            with contextlib.suppress(errors.PrepcacheError):
                 self.reopen(header)
             raise
 
@@ -244,7 +234,7 @@ class Session:
     def _makes_way(self, tells: int) -> bool:
         """After a refusal for lack of room: tells which holds were dropped; whether any were since."""
         budget, began = self._budget_here(), time.monotonic()
-        with self.looking(min(waits.DROPS_S, budget.remaining_s)), contextlib.suppress(PrepcacheError):
+        with self.looking(min(waits.DROPS_S, budget.remaining_s)), contextlib.suppress(errors.PrepcacheError):
             budget.charge(time.monotonic() - began - waits.FREE_S)
             if (header := self.header) is not None and self.heartbeat.dropped:
                 self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
@@ -263,7 +253,7 @@ class Session:
             try:
                 if (method := getattr(one, name, None)) is not None:
                     method(*arguments)
-            except PrepcacheError:
+            except errors.PrepcacheError:
                 pass
             except Exception:
                 log.exception("prepcache: internal error in %s of a session", name)
@@ -275,7 +265,7 @@ class Session:
         header, self._answer = self.header, None
         if header is not None and not self.is_gone:
             path = f"/v1/sessions/{header.partition('.')[0]}"
-            with contextlib.suppress(PrepcacheError):
+            with contextlib.suppress(errors.PrepcacheError):
                 if self.heartbeat.found[0]:  # a job may be over before its first beat
                     self.heartbeat.tell(self, header, waits.CLOSE_S)
                 self.client.transport.call("DELETE", path, limit_s=waits.CLOSE_S, session=header)
@@ -324,7 +314,7 @@ class Session:
             override = self.client.settings.folder
             self.shared = transfer.SharedFolder.find(override, answer.root, answer.staging, answer.instance)
             self.heartbeat.start(answer.beat_s)
-        except (RequestError, StoreError) as error:
+        except (errors.RequestError, errors.StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
             raise self.give_up(error.message) from error
         except RuntimeError as error:  # there are too many threads, or the process ends
@@ -349,7 +339,7 @@ class Session:
 
     def _call(self, method: str, path: str, gives: type[M], body: Message | None = None) -> Callable[..., M]:
         if self.client.mode is Mode.OFF:
-            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", why="off")
+            raise errors.DaemonUnreachable("PREPCACHE=off: no daemon is asked", why="off")
         return functools.partial(self.client.transport.call, method, path, body, gives=gives)
 
     def run(self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False) -> T:
@@ -365,13 +355,13 @@ class Session:
                 answer = self._budget_here().run(url, call, wait_s=wait_s, start=start, excuse=self._starts)
                 self.client.endpoint.answered_at = time.time()
                 return answer
-            except ProtocolMismatch as error:
+            except errors.ProtocolMismatch as error:
                 raise self.give_up(error.message) from error
-            except DaemonUnreachable:
+            except errors.DaemonUnreachable:
                 if self.is_away:
                     self.heartbeat.look()
                 raise
-            except UnknownSession as error:
+            except errors.UnknownSession as error:
                 if header is None:
                     raise
                 if is_repeated:  # one that never knows its sessions is given up in the end
@@ -383,7 +373,7 @@ class Session:
 
     # Outages.
 
-    def give_up(self, why: str, *, is_final: bool = True) -> DaemonUnreachable:
+    def give_up(self, why: str, *, is_final: bool = True) -> errors.DaemonUnreachable:
         error = self.budget.give_up(self.client.url, why, is_final=is_final)
         self.heartbeat.look()
         return error
@@ -394,7 +384,7 @@ class Session:
     def start_again(self) -> None:
         try:
             self.client.start()
-        except DaemonUnreachable as error:
+        except errors.DaemonUnreachable as error:
             self.give_up(error.message)
 
     def come_back(self) -> None:

@@ -35,22 +35,11 @@ from typing import Any
 
 import numpy as np
 
-from prepcache import forks
+from prepcache import errors, forks
 from prepcache.daemon import waits
 from prepcache.daemon.session import Session
 from prepcache.daemon.waits import on_own_time
 from prepcache.digests import DIGEST_BYTES
-from prepcache.errors import (
-    ArtifactError,
-    DaemonError,
-    DaemonUnreachable,
-    Declined,
-    LeaseLapsed,
-    PrepcacheError,
-    StagedFileRefused,
-    StoreError,
-    UnknownSession,
-)
 from prepcache.fill.pending import Batch, Collected, Task
 from prepcache.fill.share import HANDED_IN, MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.protocol import wire
@@ -190,7 +179,7 @@ class Committer:
         """Puts a batch into a file, where its data set finds it; None, which is said, where that fails."""
         try:
             batch = collected.batch(list(observed), session)
-        except (OSError, ArtifactError) as why:
+        except (OSError, errors.ArtifactError) as why:
             self.drop(len(collected.indices), why)
             return None
         self._task.catalogue.add_local(batch.file)
@@ -272,17 +261,17 @@ class Committer:
         artifacts, committed = self._artifacts, None
         try:
             committed = self._commit(batch, None if until == math.inf else until)
-        except DaemonUnreachable as error:
+        except errors.DaemonUnreachable as error:
             self._postpone(batch, error.message)
             # A thread has waited, on its own time, or the end of a process for all its data sets.
             artifacts.session.give_up(error.message, is_final=False)
             return False
-        except (PrepcacheError, OSError) as error:
-            if isinstance(error, StoreError) and not batch.has_failed:
+        except (errors.PrepcacheError, OSError) as error:
+            if isinstance(error, errors.StoreError) and not batch.has_failed:
                 batch.has_failed = True
                 self._postpone(batch, error.message)
                 return False
-            self.decline(str(error), is_declined=isinstance(error, Declined))
+            self.decline(str(error), is_declined=isinstance(error, errors.Declined))
         except Exception as error:
             log.exception("prepcache: internal error in a commit; only this job has its samples")
             self.decline(repr(error), is_declined=False)
@@ -316,7 +305,7 @@ class Committer:
     def _commit(self, batch: Batch, until: float | None) -> wire.Committed | None:
         """Commits a batch, or what others have not taken of it; None where that is nothing."""
         before = batch.leases
-        failed: PrepcacheError | None = None
+        failed: errors.PrepcacheError | None = None
         try:
             for _ in range(TRIES):  # see invariants 5 and 6
                 if lost := self._lease_bare(batch):
@@ -328,12 +317,13 @@ class Committer:
                 try:
                     committed: wire.Committed = self._session.commit(leases, batch.file.fd, limit_s=limit_s)
                     return committed
-                except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
+                except (errors.LeaseLapsed, errors.UnknownSession, errors.StagedFileRefused) as error:
                     failed = error
                     forsake(self._session, batch.leases)  # else it may wait for itself
-            if isinstance(failed, StagedFileRefused):
+            if isinstance(failed, errors.StagedFileRefused):
                 raise failed
-            raise StoreError("the daemon took this job's items back before they were stored") from failed
+            told = "the daemon took this job's items back before they were stored"
+            raise errors.StoreError(told) from failed
         except BaseException:
             forsake(self._session, [held for held in batch.leases if held not in before])
             raise
@@ -356,10 +346,11 @@ class Committer:
             )  # fmt: skip
             if answer.look_again is not None:
                 if (looks := looks + 1) > MAX_LOOKS:
-                    raise DaemonError("the daemon keeps announcing new samples, but never has them all")
+                    told = "the daemon keeps announcing new samples, but never has them all"
+                    raise errors.DaemonError(told)
                 continue
             if answer.is_declined:
-                raise Declined(answer.reason or "the cache has no room")
+                raise errors.Declined(answer.reason or "the cache has no room")
             granted = [asked[at] for at in answer.granted] if answer.lease is not None else []
             if answer.lease is not None:
                 batch.cover.update(dict.fromkeys(granted, HeldLease(answer.lease)))

@@ -75,7 +75,7 @@ class OnAccess:
 
     def samples(self, indices: Sequence[int], *, is_single: bool) -> dict[int, Any]:
         """The samples of distinct items that are missing; `is_single`: the job asks for them one by one."""
-        by, guard = self.task.by, self.task.by.job.guard
+        by, guard, session = self.task.by, self.task.by.job.guard, self._artifacts.session
         by.job.refuse_itself()
         drifted = guard.check_first() if self._artifacts.mode.is_writing else []
         if drifted:
@@ -85,7 +85,8 @@ class OnAccess:
         self._guards[id(watched)] = watched
         try:
             with by.job.filling(), watched:
-                if is_keeping and not drifted and self._wants_more:
+                is_there = self._artifacts.mode.is_writing and (session.is_away or not session.is_gone)
+                if is_keeping and not drifted and is_there and not self.committer.reason and not is_full():
                     made = self._shared(indices, is_single=is_single)
                 else:
                     if is_keeping:
@@ -96,12 +97,6 @@ class OnAccess:
         if watched.drawn:
             by.say(describe(by.name, watched.drawn), "drawn")
         return made
-
-    @property
-    def _wants_more(self) -> bool:
-        session = self._artifacts.session
-        is_there = self._artifacts.mode.is_writing and (session.is_away or not session.is_gone)
-        return is_there and not self.committer.reason and not is_full()
 
     def _drawn(self) -> set[str]:
         for watched in list(self._guards.values()):
