@@ -232,8 +232,7 @@ def _pinned_block(size_bytes: int) -> Block:
     import torch
 
     # The array refers to the tensor that owns the memory; all views of it refer to the array.
-    block: Block = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True).numpy()
-    return block
+    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True).numpy()
 
 
 class Copier:

@@ -315,8 +315,7 @@ class Committer:
                 limit_s = None if until is None else max(0.0, until - time.monotonic())
                 leases = [held.lease for held in batch.leases]
                 try:
-                    committed: wire.Committed = self._session.commit(leases, batch.file.fd, limit_s=limit_s)
-                    return committed
+                    return self._session.commit(leases, batch.file.fd, limit_s=limit_s)
                 except (errors.LeaseLapsed, errors.UnknownSession, errors.StagedFileRefused) as error:
                     failed = error
                     forsake(self._session, batch.leases)  # else it may wait for itself
