@@ -25,12 +25,12 @@ from prepcache.fill.call import Part
 from prepcache.fill.pending import Collected, LocalFile
 
 TASK: Any = types.SimpleNamespace(
-    writer=lambda: Writer(RecipeDigest("0" * 64)),
     catalogue=types.SimpleNamespace(
-        distinct=types.SimpleNamespace(digests=[blake3(b"%d" % n).digest() for n in range(102)])
+        distinct=types.SimpleNamespace(digests=[blake3(b"%d" % n).digest() for n in range(102)]),
+        index=types.SimpleNamespace(edition=0),
     ),
     producer={},
-    by=mock.Mock(),
+    by=mock.Mock(**{"recipe.digest": "0" * 64}),
 )
 
 
