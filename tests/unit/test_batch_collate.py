@@ -1,9 +1,11 @@
 """Batches and torch's collation: columns go through as they are, and whoever looks sees samples."""
 
 import pickle
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -182,24 +184,46 @@ def test_what_is_gathered_in_vain_is_lent_for_the_next_batch(tmp_path, lending):
 
 
 class Held(dict[str, Any]):
-    """A container that is not looked into."""
+    """A container of somebody's own."""
 
 
-def test_what_own_collate_functions_make_is_lent_if_plain(lending):
+def test_what_own_collate_functions_make_is_lent_as_it_is(lending):
     large, small = torch.arange(20_000), torch.arange(3).half()
+    images = large.float().reshape(2, 4, 50, 50).contiguous(memory_format=torch.channels_last)
 
     def collate(samples: Any) -> Any:
-        return {"ids": large, "labels": large, "more": [(small, "word", None)], "numbers": [[1, 2], (3,)]}
+        words = ["a", "b"]
+        words.append(words)  # type: ignore[arg-type]
+        return (
+            Held(ids=large, labels=large.view(2, -1), part=large[1:], images=images),
+            words,
+            [(small, None)],
+        )
 
-    got = sent([0], collate)
-    assert same(got, collate([0])) and got["ids"] is got["labels"] and blocks_of(lending) == (1, 1)
-    for left in (Held(part=large), large[1:], large.view(2, -1)[:, 1:], large.clone().share_memory_()):
-        assert collation.Lends(lambda samples, left=left: left)([0]) is left
-    assert blocks_of(lending) == (1, 1)
+    got, words, more = sent([0], collate)
+    assert type(got) is Held and words[2] is words and same(more, [(small, None)])
+    assert same(got, collate([0])[0]) and got["images"].stride() == images.stride()
+    assert blocks_of(lending) == (2, 2)
+    got["ids"][1] = -1
+    assert got["labels"][0, 1] == got["part"][0] == -1
+    array = sent([0], lambda samples: [np.arange(20_000)] * 2)
+    assert same(array[0], np.arange(20_000)) and array[0] is array[1] and blocks_of(lending) == (3, 3)
+    for left in (large[1:], large.clone().share_memory_()):
+        assert same(pickle.loads(pickle.dumps(collation.Lends(lambda _, left=left: left)([0]))), left)
+    assert blocks_of(lending) == (3, 3)
+
+
+def test_blocks_of_many_columns_are_used_again(lending):
+    samples = [tuple(torch.full((20_000,), i) for i in range(30))] * 2
+    kept: deque[Any] = deque(maxlen=3)
+    for _ in range(8):
+        kept.append(pickle.loads(pickle.dumps(collation.Lends(default_collate)(samples))))
+    assert blocks_of(lending) == (120, 120)
 
 
 def test_whoever_collects_batches_has_each(lending, monkeypatch):
-    monkeypatch.setattr(collation, "_MOST_BLOCKS", 6)
+    monkeypatch.setattr(collation, "_KEPT_BLOCKS", 6)
+    monkeypatch.setattr(collation, "_KEPT_BATCHES", 1)
     kept = [sent([torch.full((10_000,), i)] * 2) for i in range(20)]
     assert all((one == i).all() for i, one in enumerate(kept))
     assert len(lending._all) <= 6

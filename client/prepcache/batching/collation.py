@@ -10,9 +10,9 @@ Invariants:
        torch's own code, and so is every batch if its table of functions holds one that is not torch's.
     2. Only torch's own fetcher and `Loader` are given a `Batch`, where their collate function takes one. The
        user's code sees lists of samples.
-    3. What torch's fetcher makes in a worker, by any collate function, is sent by `Lends`: each tensor in a
-       dict, list or tuple that is all of its storage; less than `SMALL_BYTES` lies in the message. Other
-       things, and all where processes may not open each other's files, travel as torch sends them.
+    3. What torch's fetcher makes in a worker, by any collate function, is sent by `Lends`: each array, and
+       each tensor that is all of its storage; less than `SMALL_BYTES` lies in the message. Other tensors,
+       and all where processes may not open each other's files, travel as torch sends them.
 
 Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
 """
@@ -23,11 +23,13 @@ import ctypes
 import math
 import mmap
 import os
+import pickle
 import weakref
 from collections import abc
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,12 +151,9 @@ def collation_of(table: Table) -> Collation:
 
 
 def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
-    if column is None:
-        return _refuse
     if isinstance(column, Ragged) and column.leaf.kind in columns.BYTE_KINDS:
         return lambda numbers, pool: Texts(column.leaf, column.gather(numbers, pool))
-    to_tensor = tensor_maker(column)
-    if to_tensor is None:
+    if column is None or (to_tensor := tensor_maker(column)) is None:
         return _refuse
     if not isinstance(column, Ragged):
         return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
@@ -200,8 +199,8 @@ _SENDING: dict[Any, Any] = {}
 _FREE, _SENT, _HELD = range(3)
 """What the first byte of a block says: whose it is, the worker's, nobody's, or the job's."""
 _LEAD_BYTES = PLACE_IN_PAGE
-_MOST_BLOCKS = 64
-"""Of a worker whose job collects batches, or forks while it has some."""
+_KEPT_BLOCKS, _KEPT_BATCHES, _MOST_BLOCKS = 64, 8, 256
+"""Of a worker whose job collects batches, or forks while it has some: these, or of some batches."""
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
@@ -215,9 +214,6 @@ class Sent:
         return self._call
 
 
-_PLAIN_TYPES = frozenset({int, float, bool, str, bytes, type(None)})
-
-
 def lend_to_job(asked_by: Any) -> None:
     """Has what torch's fetcher makes in this worker lie in memory lent to its job, from this batch on."""
     info: Any = get_worker_info()
@@ -226,9 +222,8 @@ def lend_to_job(asked_by: Any) -> None:
         if (code is _TORCH_FETCHER or code is _STREAM_FETCHER) and caller.f_code is not _ALONE_CODE:
             fetcher = asked_by.f_locals["self"]
             if fetcher.dataset is info.dataset:  # and not that of a loader in this worker
-                if not isinstance(fetcher.collate_fn, Lends) and os.access(
-                    f"/proc/{os.getppid()}/fd", os.R_OK
-                ):
+                is_lent, job = isinstance(fetcher.collate_fn, Lends), f"/proc/{os.getppid()}/fd"
+                if not is_lent and os.access(job, os.R_OK):
                     fetcher.collate_fn = Lends(fetcher.collate_fn)
                 return
         asked_by = caller
@@ -245,7 +240,10 @@ class Lends:
         is_list = type(samples) is list and samples and _is_bare(samples[0])
         if self.function is _collate.default_collate and is_list and _is_plain_table(FUNCTIONS):
             return _collate.collate(samples, collate_fn_map=_SENDING)
-        return _lent_in(self.function(samples), {})
+        made = self.function(samples)
+        if getattr(samples, "pool", None) is LENDING:  # a `Batch`, of which all is sent
+            return made
+        return Sent(pickle.loads, (bytes(_Lender.dumps(made)),))
 
 
 def _is_bare(sample: Any) -> bool:
@@ -256,21 +254,30 @@ def _is_bare(sample: Any) -> bool:
     return kind in (str, bytes) or not isinstance(sample, abc.Mapping | abc.Sequence)
 
 
-def _lent_in(made: Any, known: dict[int, Any]) -> Any:
-    """What is sent of what a collate function gave; `known`: of tensors, by identity."""
-    kind = type(made)
-    if kind is torch.Tensor and id(made) not in known:
-        is_all = _is_plain(made) and made.untyped_storage().nbytes() == made.nbytes and not made.is_shared()
-        known[id(made)] = lent(made) if is_all else made
-    if kind is torch.Tensor:
-        return known[id(made)]
-    if kind is dict:
-        return {key: _lent_in(one, known) for key, one in made.items()}
-    is_named = is_namedtuple(kind) and kind.__base__ is tuple
-    if not (is_named or kind in (list, tuple)) or _PLAIN_TYPES.issuperset(map(type, made)):
-        return made
-    children = [_lent_in(one, known) for one in made]
-    return kind(*children) if is_named else kind(children)
+class _Lender(ForkingPickler):
+    """Pickles what a collate function made: of arrays and whole tensors, where they lie in lent memory."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._sent: dict[int, Any] = {}  # of each storage; None if torch sends it
+
+    def reducer_override(self, one: Any) -> Any:
+        is_large = type(one) is np.ndarray and one.nbytes >= SMALL_BYTES and one.flags.carray
+        if is_large and one.dtype.isnative and one.dtype.char in "?bBhHiIlLqQefdFD":
+            return torch.Tensor.numpy, (lent(torch.from_numpy(one)),)
+        if not _is_plain(one):
+            return NotImplemented
+        storage = one.untyped_storage()
+        if storage._cdata not in self._sent:
+            whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+            is_whole = whole.nbytes == one.nbytes and not one.is_shared()
+            self._sent[storage._cdata] = lent(whole) if is_whole else None
+        sent, place = self._sent[storage._cdata], (tuple(one.shape), one.stride(), one.storage_offset())
+        return (_view, (sent, one.dtype, *place)) if isinstance(sent, Sent) else NotImplemented
+
+
+def _view(raw: Any, dtype: Any, *place: Any) -> Any:
+    return raw.view(dtype).as_strided(*place)
 
 
 class _Block:
@@ -291,13 +298,15 @@ class _Lending(Pool):
         super().after_fork()
         self._all: list[_Block] = []
         self._taken: dict[int, _Block] = {}  # for the batch that is gathered, by the address of its column
+        self._asked, self._kept = 0, _KEPT_BLOCKS
 
-    def for_batch(self) -> Pool:
-        """This, for the next batch: of the last one all is sent that will be."""
+    def for_batch(self) -> None:
+        """For the next batch: of the last one all is sent that will be."""
         for block in self._taken.values():
             block.memory[0] = _FREE
         self._taken.clear()
-        return self
+        self._kept = min(max(_KEPT_BLOCKS, _KEPT_BATCHES * self._asked), _MOST_BLOCKS)
+        self._asked = 0
 
     def _free_block(self, size_bytes: int) -> tuple[Any, int]:
         with suppress(OSError):
@@ -306,12 +315,13 @@ class _Lending(Pool):
 
     def block(self, size_bytes: int) -> _Block:
         """One for so many bytes. Raises OSError: there is no descriptor left, or no file in memory."""
+        self._asked += 1
         size_bytes = rounded(size_bytes + _LEAD_BYTES)
         for block in self._all:
             if block.memory[0] == _FREE and size_bytes <= block.memory.size <= 2 * size_bytes:
                 break
         else:
-            if len(self._all) >= _MOST_BLOCKS:
+            if len(self._all) >= self._kept:
                 self._all = [block for block in self._all if block.memory[0] == _SENT]
             self._all.append(block := _Block(size_bytes))
         block.memory[0] = _SENT
