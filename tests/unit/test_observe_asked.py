@@ -82,8 +82,11 @@ ASKERS = {
     "what is left out": "def ask(path): os.path.exists(path)\ndef g(path): ASK(path)\nASK = ask",
     "a pickle": "from pickle import *\nclass G: ask = staticmethod(os.path.exists)\n"
     "def g(path): loads(b'(iasker\\nG\\n.').ask(path)",
-    "a registry": "import shutil\ndef ask(p, *a, **k): os.path.exists(p)\n"
-    "shutil.register_archive_format('ask', ask)\ndef g(path): shutil.make_archive(path, 'ask')",
+    "a registry": "import shutil\ndef is_there(p): os.path.exists(p)\ndef ask(p, *a, **k): is_there(p)\n"
+    "shutil.register_archive_format('kind', ask)\ndef g(path): shutil.make_archive(path, 'kind')",
+    "a decorator": "import copy, copyreg, functools\nclass G: pass\n@functools.partial(copyreg.pickle, G)\n"
+    "def ask(g): return G, (), {'x': os.path.exists(g.path)}\n"
+    "def g(path):\n    made = G()\n    made.path = path\n    copy.copy(made)",
 }
 IMPORTS = {
     "there": "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n",
@@ -103,7 +106,7 @@ def test_the_first_question_of_another_module_counts(project, way, imports):
 
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
 def test_nothing_is_profiled_for_what_unused_code_asks(project):
-    unused = "import sys\ndef main(): os.path.exists(HERE), list(HERE.glob('*'))\n"
+    unused = "import sys\ndef main(): files(), os.path.exists(HERE)\ndef files(): list(HERE.glob('*'))\n"
     assert Observed(project, unused + "def f(x): return sys.getprofile()")() is None
     assert project.recipe(config={"ask": [os.path.exists]}).may_ask
 

@@ -45,16 +45,13 @@ from prepcache.keys.files.stat_cache import path_stamp, user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 
-RECIPE_VERSION = 23
-"""First input of the digest; raised whenever the inputs or their order change."""
+RECIPE_VERSION = 23  # first input of the digest; raised whenever the inputs or their order change
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
-LOADED = "import "
-"""Begins the row of a module that is loaded."""
-DEFINITION = "()"
-"""Ends the row of a definition, where the label of a value may be the same."""
+LOADED = "import "  # begins the row of a module that is loaded
+DEFINITION = "()"  # ends the row of a definition, where the label of a value may be the same
 _MATERIAL = (
     "the function's own calls changed {place}, and samples may depend on it. It counts by its present "
     "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
@@ -201,9 +198,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
     notes = [f"untracked={one!r} names nothing that the code uses: correct or remove it" for one in unused]
     notes += notes_on_ranks(reach)
     leaves_out = bool(reach.ignored) or reach.leaves_out or asked["code"] is None
-    # A registry of a library may build what a text names.
-    names = {getattr(one, "co_name", "") for file in graph.sources.values() for one in file.code.co_consts}
-    is_whole = not (leaves_out or reach.unstable) and names.isdisjoint(reach.asked.texts | reach.asked.held)
+    is_whole = not (leaves_out or reach.unstable)
     before = changed_states.get(state.digest, [])
     if not isinstance(before, dict):
         for error in reach.unstable.values():

@@ -41,8 +41,7 @@ _OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_conf
 """What msgspec keeps outside of attributes."""
 _OF_PYDANTIC = {f"__pydantic_{name}__" for name in ("fields", "decorators", "config", "generic_metadata")}
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
-MOST_ROWS = 1024
-"""Attributes that are rows of their own; further objects are written where they are met."""
+MOST_ROWS = 1024  # attributes that are rows of their own; further objects are written where they are met
 
 
 @dataclass(eq=False)

@@ -28,8 +28,7 @@ _CONST_LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "LOAD_SMALL_INT") 
 _JUMPS = frozenset(dis.hasjrel)
 _BACKWARD = frozenset(op for name, op in dis.opmap.items() if "JUMP_BACKWARD" in name)
 _HAS_NAME = frozenset(dis.hasname)
-NAME_SHIFTS = {dis.opmap["LOAD_GLOBAL"]: 1}
-"""Bits of an argument that are flags, below the index of a name."""
+NAME_SHIFTS = {dis.opmap["LOAD_GLOBAL"]: 1}  # bits of an argument that are flags, below the index of a name
 if sys.version_info >= (3, 12):
     NAME_SHIFTS |= {dis.opmap["LOAD_ATTR"]: 1, dis.opmap["LOAD_SUPER_ATTR"]: 2}
 _STORE_NAME = dis.opmap["STORE_NAME"]

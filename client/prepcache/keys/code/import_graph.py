@@ -73,13 +73,17 @@ class SourceFile:
         """Whether loading the file makes code that does the same."""
         return code in self._codes or fingerprint(code) in map(fingerprint, self._codes)
 
+    def parsed(self) -> ast.Module:
+        with open(self.path, "rb") as file, catch_warnings(action="ignore"):
+            return ast.parse(file.read())
+
     @kept
     def literals(self) -> dict[str, Any]:
         """The names that its text binds once, at the top level to a literal."""
         bound = Counter(c.co_names[n] for c in self._codes for _, op, n in instructions(c) if op in _BINDS)
         found: dict[str, Any] = {}
-        with suppress(OSError, SyntaxError), open(self.path, "rb") as file, catch_warnings(action="ignore"):
-            for node in ast.parse(file.read()).body:
+        with suppress(OSError, SyntaxError):
+            for node in self.parsed().body:
                 if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
                     target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
                     with suppress(ValueError, TypeError, RecursionError):

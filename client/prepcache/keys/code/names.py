@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import ast
 import builtins
 import dis
 import functools
@@ -22,6 +23,7 @@ import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
+from itertools import filterfalse
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ from prepcache.keys.encoding.builtins import attributes_of
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
+    from prepcache.keys.code.import_graph import SourceFile
 
 _GLOBAL_LOADS = {dis.opmap.get(name) for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")}
 _ATTRIBUTE_LOADS = {dis.opmap.get(name) for name in ("LOAD_ATTR", "LOAD_METHOD")}
@@ -212,6 +215,7 @@ _TOPICS = {
 }  # fmt: skip
 ASKING = frozenset(_TOPICS["questions"])
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
+_NO_FUNCTIONS = ("<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
 _LOOKS_UP = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "CALL", "LOAD_CONST"})
@@ -344,6 +348,33 @@ def texts_in(code: CodeType) -> Iterator[str]:
             for part in const if isinstance(const, tuple | frozenset) else (const,):
                 if isinstance(part, str | bytes):
                     yield os.fsdecode(part)
+
+
+def asks_for_others(sources: list[SourceFile]) -> bool:
+    """Whether a library may call code of files that asks "questions": not what they call alone, as `main`."""
+    names = {name for source in sources for name in _handed_on(source.parsed())}
+    rest = [one for source in sources for one in nested(source.code) if one.co_name not in _NO_FUNCTIONS]
+
+    def is_kept(one: CodeType) -> bool:
+        is_plain = one.co_flags & CO_OPTIMIZED and one.co_qualname.isidentifier()
+        return not is_plain or one.co_name in names
+
+    while found := [*filter(is_kept, rest)]:
+        rest = [*filterfalse(is_kept, rest)]
+        names = names.union(*map(all_names, found))
+    return not ASKING.isdisjoint(names)
+
+
+def _handed_on(tree: ast.Module) -> Iterator[str]:
+    """The names and texts in a source file, less those of what it only defines, imports or calls."""
+    nodes = [*ast.walk(tree)]
+    used = {id(one.func) for one in nodes if isinstance(one, ast.Call)}
+    used |= {id(one.value) for one in nodes if isinstance(one, ast.Attribute)}
+    for node in nodes:
+        is_given = getattr(node, "decorator_list", ()) or getattr(node, "asname", None)
+        for part in ("name",) if is_given else ("id", "attr", "value"):
+            if type(text := getattr(node, part, None)) is str and id(node) not in used:
+                yield text
 
 
 def files_named_in(text: str) -> Iterator[str]:

@@ -37,8 +37,7 @@ from prepcache.keys.paths import looks_like_path, name_bytes
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
 
-SECRET = "secret"
-"""All that parts say of one, as protocol/explain.py knows."""
+SECRET = "secret"  # all that parts say of one, as protocol/explain.py knows
 _WORDS = re.compile(
     r"(?:^|_)(?:token|(?:secret|password|passwd|pwd|passphrase|api_key|apikey|access_key|private_key"
     r"|credential|auth|authorization|bearer|cookie|dsn)s?)\d*(?:$|_)"

@@ -45,8 +45,7 @@ length = struct.Struct(">Q").pack
 SAY_WHAT_COUNTS = "give its class a `__prepcache_key__()` method, or call `register_key(type, function)`"
 WAYS_OUT = f"put what matters into config as plain values, {SAY_WHAT_COUNTS}"
 
-CONTENT = "<content>"
-"""The part that is what a built-in base holds, or what a key function made of an object."""
+CONTENT = "<content>"  # the part that is what a built-in base holds, or what a key function made of an object
 
 _registered: dict[type, Callable[[Any], Any]] = {}
 _writers: dict[type, Writer] = {}

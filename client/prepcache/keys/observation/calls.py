@@ -41,7 +41,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import read_source
-from prepcache.keys.code.names import ASKING, all_names, texts_in
+from prepcache.keys.code.names import ASKING, all_names, asks_for_others, texts_in
 from prepcache.keys.code.project import space_of
 from prepcache.keys.observation import watches
 from prepcache.keys.observation.watches import STATE, Kind, Watch, is_file_of_job, is_of_python
@@ -67,11 +67,14 @@ class JobCode:
         if looked == self._looked:
             return
         try:
-            for path in self._files if self._looked == (0, 0) else ():
-                if path.endswith(".py"):
-                    self._note_code(read_source(path, path).code)
-        except UnkeyableError:  # one is gone, or is being written
-            self.asks = self.attaches = True
+            if self._looked == (0, 0):
+                sources = [read_source(path, path) for path in self._files if path.endswith(".py")]
+                for one in sources:
+                    self._note_code(one.code)
+                if self.recipe_asks is False and self.asks and _MONITORING is None:
+                    self.recipe_asks = asks_for_others(sources)
+        except (UnkeyableError, OSError, SyntaxError):  # one is gone, or is being written
+            self.asks = self.attaches = self.recipe_asks = True
         inner = getattr(function, "__func__", function)
         is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
         waiting: list[Any] = [function, *(inner.__globals__.values() if is_of_job else ())]
@@ -213,8 +216,7 @@ def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
 
 
 _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_profiling = 0
-"""How many watches profile at the time, under `STATE.lock`."""
+_profiling = 0  # how many watches profile at the time, under `STATE.lock`
 
 
 # -- Python >= 3.12

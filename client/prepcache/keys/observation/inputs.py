@@ -36,8 +36,7 @@ from prepcache.keys.recipes import Recipe
 from prepcache.protocol.wire import RANDOM
 
 ABSENT = "absent"
-FOLDER = "a folder"
-"""Instead of a digest, of a folder that was asked for, whatever is in it."""
+FOLDER = "a folder"  # instead of a digest, of a folder that was asked for, whatever is in it
 CHANGED = "changed while it was in use"
 OUTPUT = "output"
 _TOO_FAR = f"..{os.sep}" * 3

@@ -49,13 +49,11 @@ class Kind:
 
 
 FORKS = "it starts processes by fork or spawn, and what they read is not seen: use threads or num_workers="
-WAL = "-wal"
-"""Behind the name of a SQLite database: its log."""
+WAL = "-wal"  # behind the name of a SQLite database: its log
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 OF_PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 FIRST_ITEMS = 12
-ENOUGH = 2
-"""Items with unseen bytes before it is said: one may be what a library loads when it is used first."""
+ENOUGH = 2  # items with unseen bytes before it is said: one may be what a library loads when it is used first
 SLACK_BYTES = 4096
 
 _EVENTS = frozenset(
