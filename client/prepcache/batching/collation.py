@@ -67,13 +67,12 @@ try:
     FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
     """torch's table of collate functions, by the type of a batch's first element."""
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
-    _ALONE_CODE: Any = torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data.__code__
     _TORCH_FETCHER: Any = _fetch._MapDatasetFetcher.fetch.__code__
     _STREAM_FETCHER: Any = _fetch._IterableDatasetFetcher.fetch.__code__
     FETCHERS.append(_TORCH_FETCHER)
     TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
-    FUNCTIONS, _SUBSET_CODE, _ALONE_CODE = {}, None, None
+    FUNCTIONS, _SUBSET_CODE = {}, None
 
     def get_worker_info() -> None: ...
 
@@ -219,13 +218,12 @@ def lend_to_job(asked_by: Any) -> None:
     info: Any = get_worker_info()
     while info is not None and asked_by is not None:
         code, caller = asked_by.f_code, asked_by.f_back
-        if (code is _TORCH_FETCHER or code is _STREAM_FETCHER) and caller.f_code is not _ALONE_CODE:
-            fetcher = asked_by.f_locals["self"]
-            if fetcher.dataset is info.dataset:  # and not that of a loader in this worker
-                is_lent, job = isinstance(fetcher.collate_fn, Lends), f"/proc/{os.getppid()}/fd"
-                if not is_lent and os.access(job, os.R_OK):
-                    fetcher.collate_fn = Lends(fetcher.collate_fn)
-                return
+        is_fetcher = code is _TORCH_FETCHER or code is _STREAM_FETCHER
+        if is_fetcher and caller.f_code.co_name == "_worker_loop":  # and not a loader in this worker
+            fetcher, job = asked_by.f_locals["self"], f"/proc/{os.getppid()}/fd"
+            if not isinstance(fetcher.collate_fn, Lends) and os.access(job, os.R_OK):
+                fetcher.collate_fn = Lends(fetcher.collate_fn)
+            return
         asked_by = caller
 
 
@@ -348,8 +346,8 @@ def lent(made: Any) -> Any:
     if not _is_plain(made):
         return made
     if made.nbytes < SMALL_BYTES:
-        raw = made.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy()
-        return Sent(_tensor, (raw, tuple(made.shape), made.dtype))
+        raw = made.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        return Sent(_small, (raw, tuple(made.shape), made.dtype))
     return LENDING.sent(made) or LENDING.sent(_room(tuple(made.shape), made.dtype).copy_(made)) or made
 
 
@@ -384,6 +382,10 @@ def _room(shape: tuple[int, ...], dtype: Any) -> Any:
 def _sending(function: Any) -> Any:
     """A function of torch's table for numbers."""
     return lambda batch, *, collate_fn_map=None: lent(function(batch, collate_fn_map=collate_fn_map))
+
+
+def _small(raw: bytes, shape: tuple[int, ...], dtype: Any) -> Any:
+    return _tensor(np.frombuffer(bytearray(raw), np.uint8), shape, dtype)
 
 
 def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
