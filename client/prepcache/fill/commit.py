@@ -157,12 +157,6 @@ class Committer:
     def nbytes(self) -> int:
         return sum(batch.file.nbytes for batch in list(self._todo))
 
-    def end_filling(self) -> tuple[str, bool]:
-        """Why nothing more was stored, if so, and whether there was no room."""
-        ended = self.reason, self.is_declined
-        self.reason, self.is_declined, self.is_filling = "", False, False
-        return ended
-
     def submit(self, collected: Collected, share: Share, observed: list[dict[str, Any]]) -> None:
         if (batch := self.keep(collected, observed, self._session)) is None:
             share.settle(collected.indices)

@@ -120,8 +120,8 @@ class Fill:
         self._progress = by.shown(total, total - len(todo))
 
     def run(self) -> None:
-        task, by, said = self._task, self._by, self._artifacts.reason
-        self._committer.is_filling = True
+        task, by, said, committer = self._task, self._by, self._artifacts.reason, self._committer
+        committer.is_filling = True
         try:
             task.originals.compare(self._todo)
             self._try_one()
@@ -134,7 +134,8 @@ class Fill:
             raise
         finally:
             self._progress.close()
-            reason, is_declined = self._committer.end_filling()
+            reason, is_declined = committer.reason, committer.is_declined
+            committer.reason, committer.is_declined, committer.is_filling = "", False, False
         self._note_end(reason, is_declined=is_declined)
         self._say_end("" if reason == said else reason)
         by.refuse_draws(self._workers.drawn)

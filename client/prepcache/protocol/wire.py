@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
-from typing import Annotated, Any, NamedTuple, Self, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, Self, cast
 
 import msgspec
 from blake3 import blake3
@@ -75,7 +75,6 @@ Tally = Annotated[int, Meta(ge=0, le=MAX_TALLY, examples=[1])]
 """How many items, where the daemon adds them up: one request spoils no counter."""
 Amount = Annotated[float, Meta(ge=0, le=1e18, examples=[1.5])]  # seconds, mostly
 JsonObject = Mapping[str, Any]
-M = TypeVar("M", bound="Message")
 
 
 def at_most(limit: int) -> Meta:
@@ -92,14 +91,13 @@ class Message(msgspec.Struct, frozen=True):
     """Base of all messages. Their modules call `be_known` at their ends."""
 
     @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """The message that parsed JSON holds. Raises BadRequest, whose `field` names the member."""
-        return _converted(value, cls)
-
-    @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> Self:
-        """As `from_json`, for query parameters."""
-        return _converted(query, cls, strict=False)
+    def from_json(cls, value: Any, *, strict: bool = True) -> Self:
+        """The message that parsed JSON holds, or, not `strict`, the texts of query parameters. Raises
+        BadRequest, whose `field` names the member."""
+        try:
+            return msgspec.convert(value, cls, builtin_types=(bytes,), strict=strict)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise _refusal(str(error)) from None
 
     def to_json(self) -> dict[str, Any]:
         return cast("dict[str, Any]", msgspec.to_builtins(self, builtin_types=(bytes,)))
@@ -111,13 +109,6 @@ def be_known(classes: Iterable[object]) -> None:
     for one in classes:
         if isinstance(one, type) and issubclass(one, Message):
             msgspec.json.Decoder(one)
-
-
-def _converted(value: Any, cls: type[M], *, strict: bool = True) -> M:
-    try:
-        return msgspec.convert(value, cls, builtin_types=(bytes,), strict=strict)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise _refusal(str(error)) from None
 
 
 def _refusal(fault: str) -> BadRequest:
@@ -266,7 +257,7 @@ class LeaseRequest(Message, frozen=True):
     """The daemon of another machine asks. Nobody registers its recipe or commits to it."""
 
     @classmethod
-    def from_json(cls, value: Any) -> Self:
+    def from_json(cls, value: Any, *, strict: bool = True) -> Self:
         run = value.get("items", "") if isinstance(value, dict) else ""
         try:
             items = bytes.fromhex(run) if run.isalnum() or not run else None
@@ -274,7 +265,8 @@ class LeaseRequest(Message, frozen=True):
             items = None
         if items is None or len(items) % DIGEST_BYTES:
             raise _bad("items", f"hex digits, a multiple of {DIGEST_BYTES} bytes")
-        return super().from_json({**value, "items": items} if "items" in value else value)
+        given = {**value, "items": items} if "items" in value else value
+        return super().from_json(given, strict=strict)
 
     def to_json(self) -> dict[str, Any]:
         return super().to_json() | {"items": self.items.hex()}

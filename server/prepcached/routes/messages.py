@@ -84,7 +84,7 @@ async def read(request: Request, message: type[M], daemon: Daemon, limit: int = 
 
 def query(request: Request, message: type[M]) -> M:
     """The request's query parameters as a message."""
-    return message.from_query(dict(request.query_params))
+    return message.from_json(dict(request.query_params), strict=False)
 
 
 async def check_request(request: Request) -> None:
