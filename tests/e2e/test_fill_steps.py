@@ -224,14 +224,8 @@ def test_an_unpicklable_sample_is_refused_alike_with_workers(client, monkeypatch
     said = []
     for workers in (0, 1):
         with pytest.raises(SampleError, match=r"item 2 \(3\): sample\['x'\]\[0\]: a value of type") as caught:
-            CachedDataset(
-                [1, 2, 3],
-                several if expand else one,
-                expand=expand,
-                num_workers=workers,
-                client=client,
-                **OPTIONS,
-            )
+            function = several if expand else one
+            CachedDataset([1, 2, 3], function, expand=expand, num_workers=workers, client=client, **OPTIONS)
         said.append((caught.value.message, caught.value.data))
     assert said[0] == said[1]
 

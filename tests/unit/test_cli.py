@@ -256,18 +256,10 @@ def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, lis
 
 def test_explain_has_a_row_for_each_cue():
     near = inspection.NearestRecipe(RecipeDigest("1" * 64), "f", 0.0, 1, 1, 4096, 0.5)
-    differences = [
-        inspection.Difference(section, name, "1", "2", f"{name} 1 -> 2")
-        for section, name in (
-            ("config", "size"),
-            ("definition", "f"),
-            ("value", "v"),
-            ("distribution", "numpy"),
-        )
-    ] + [
-        inspection.Difference(section, name, "1", "2", name)
-        for section, name in (("environment", "python"), ("setting", "version"))
-    ]
+    moved = {"config": "size", "definition": "f", "value": "v", "distribution": "numpy"}
+    named = {"environment": "python", "setting": "version"}
+    lines = [(*one, f"{one[1]} 1 -> 2") for one in moved.items()] + [(*one, one[1]) for one in named.items()]
+    differences = [inspection.Difference(section, name, "1", "2", line) for section, name, line in lines]
     missed = inspection.Explanation(RecipeDigest("2" * 64), "f", 0, False, near, tuple(differences))
     assert rows_by_cue(missed) == {
         "data": ("not compared", []),

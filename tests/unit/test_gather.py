@@ -2,7 +2,6 @@
 
 import gc
 import mmap
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from prepcache.artifact.header import MAPPED_BYTES
 from prepcache.batching.gather import Rows
 from prepcache.batching.table import MAX_RANGE_BYTES, SMALL_BYTES, Pool, first_numbers, side_by_side
 from support.artifacts import same
+from support.observing import told_by_child
 from support.rows import rows_of
 
 COUNT = 12
@@ -318,7 +318,4 @@ def test_a_forked_child_has_a_lock_of_its_own_in_a_pool():
     pool = Pool()
     take(pool)
     with pool._lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if len(take(pool)) else 1)
-        assert os.waitpid(child, 0)[1] == 0
+        assert told_by_child(lambda: len(take(pool)))

@@ -14,7 +14,7 @@ from prepcache.daemon.session import Session
 from prepcache.daemon.waits import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
-from support.fake_daemon import Hang, Request, problem, reply
+from support.fake_daemon import Request, hang, problem, reply
 from support.observing import told_by_child
 from support.sessions import RECIPE, Bench, Listener, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
@@ -205,9 +205,6 @@ def test_a_beat_that_hangs_begins_an_outage(bench, monkeypatch):
     """A job that only starts workers asks nothing; each of them would wait for the daemon in vain."""
     monkeypatch.setattr(waits, "BEAT_LIMIT_S", 0.1)
     monkeypatch.setattr(waits, "BUDGET_S", 0.0)
-
-    def hang(request: Request) -> Any:
-        raise Hang
 
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST sessions/beat"] = hang

@@ -11,7 +11,7 @@ from prepcache.daemon.waits import on_own_time
 from prepcache.errors import DaemonUnreachable, PrepcacheError, StoreError
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
-from support.fake_daemon import Hang, Request, problem, reply
+from support.fake_daemon import Request, hang, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
 
@@ -103,10 +103,6 @@ def test_a_thread_stops_with_a_session_that_was_given_up(bench, monkeypatch):
 
 def test_a_hanging_background_commit_ends_at_no_cost(bench, monkeypatch):
     """Others wait for its items."""
-
-    def hang(request: Request) -> Any:
-        raise Hang
-
     monkeypatch.setattr("prepcache.daemon.waits.COMMIT_LIMIT_S", 0.3)
     bench.session.open()
     before = bench.session.budget.remaining_s

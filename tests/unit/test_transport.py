@@ -21,7 +21,8 @@ from prepcache.daemon.http import Backend, Deadline, Stream, Transport
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError, TooLarge
 from prepcache.protocol import wire
 from prepcache.settings import Address
-from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
+from support.fake_daemon import FakeDaemon, Request, hang, problem, reply
+from support.observing import told_by_child
 
 LIMIT_S = 0.5
 """Of an exchange with a daemon that would keep it for ever."""
@@ -46,10 +47,6 @@ def connect(tmp_path: Path) -> Iterator[Callable[..., tuple[Transport, FakeDaemo
 def broken_off(said: bytes) -> Iterator[bytes]:
     yield said
     raise OSError("the connection ends here")
-
-
-def hang(request: Request) -> Any:
-    raise Hang
 
 
 def drip(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -214,16 +211,8 @@ def test_a_forked_child_opens_connections_of_its_own(connect, monkeypatch):
     transport, _ = connect(lambda r: reply({}))
     transport.call("GET", "/", limit_s=60.0)
     assert len(inherited) == 1
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            if all(one.fileno() == -1 for one in inherited):
-                transport.call("GET", "/", limit_s=60.0)
-                code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    told = told_by_child(lambda: [inherited[0].fileno(), transport.call("GET", "/", limit_s=60.0)])
+    assert told == [-1, {}]
     assert inherited[0].fileno() >= 0
     transport.call("GET", "/", limit_s=60.0)
 

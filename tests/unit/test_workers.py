@@ -205,25 +205,18 @@ import os, signal, sys
 from prepcache.fill.call import Job
 from prepcache.fill.workers import Forked
 
-if sys.argv[1] == "job":
-    crew = Forked(1, Job(lambda item: item, {}), lambda index: index)
-else:
-    def preprocess(item):
-        if os.fork() == 0:
-            os.close(1)
-            os.read(0, 1)
-            os._exit(0)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    crew = Forked(1, Job(preprocess, {}), lambda index: index)
-crew.submit([1])
-(part,) = crew.take()
-if sys.argv[1] == "job":
+def dies(item):
     if os.fork() == 0:
         os.close(1)
         os.read(0, 1)
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)
+
+crew = Forked(1, Job(dies if sys.argv[1] == "worker" else lambda item: item, {}), lambda index: index)
+crew.submit([1])
+(part,) = crew.take()
+if sys.argv[1] == "job":
+    dies(1)
 print(part.error)
 """
 
