@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -133,12 +134,8 @@ def test_a_lease_that_keeps_lapsing_is_given_up(client, monkeypatch):
 
 
 def test_a_daemon_that_always_says_look_again_is_given_up(client, monkeypatch):
-    count = itertools.count(1)
-
-    def again(*given: Any, **named: Any) -> wire.LeaseAnswer:
-        return wire.LeaseAnswer(look_again=wire.Resolved(next(count), True, ()))
-
-    monkeypatch.setattr(Session.current(client), "lease", again)
+    again = (wire.LeaseAnswer(look_again=wire.Resolved(n, True, ())) for n in itertools.count(1))
+    monkeypatch.setattr(Session.current(client), "lease", Mock(side_effect=again))
     job = Job(client, range(10))
     assert "daemon keeps announcing" in str(job.ds.report().why) and job.values() == list(range(10))
 
@@ -189,10 +186,7 @@ def test_while_a_commit_hangs_no_other_is_waited_for(client, monkeypatch):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])
 def test_without_a_file_pending_samples_are_recomputed(client, monkeypatch, error):
-    def full(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr("prepcache.fill.pending.LocalFile", full)
+    monkeypatch.setattr("prepcache.fill.pending.LocalFile", Mock(side_effect=error))
     job = Job(client, range(10))
     assert f"could not be written to a temporary file: {error}" in str(job.ds.report().why)
     assert job.values() == list(range(10)) and stored(client) == 0
@@ -237,9 +231,7 @@ def test_a_second_interrupt_keeps_what_is_being_committed(client, monkeypatch):
         assert may_commit.wait(READY_S)
         return true(*given)
 
-    def interrupt(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
+    interrupt = Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr(Committer, "_commit", commit_then)
     monkeypatch.setattr(Committer, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):

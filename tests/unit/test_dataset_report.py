@@ -2,7 +2,6 @@
 
 import io
 import logging
-import os
 import pickle
 import sys
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from prepcache.progress import Bar, Progress
 from prepcache.protocol import wire
 from prepcache.report import Report, Tally, say
 from prepcache.settings import Mode
+from support.observing import told_by_child
 from support.stores import Clock
 
 
@@ -215,12 +215,8 @@ def test_samples_of_workers_are_counted_however_they_start():
     parent = tally([1, 2, 3])
     sent = pickle.dumps(parent)
     copy = pickle.loads(sent)
-    pid = os.fork()
-    if pid == 0:
-        parent.note_made(1, 2.5)
-        pickle.loads(sent).note_made(2, 0.5)  # as a spawned one gets it
-        os._exit(0)
-    os.waitpid(pid, 0)
+    # The second as a spawned one gets it.
+    told_by_child(lambda: [parent.note_made(1, 2.5), pickle.loads(sent).note_made(2, 0.5)])
     copy.note_made(0, 1.0)
     told = parent.report(())
     assert (told.computed, told.seconds) == (2, 3.0)

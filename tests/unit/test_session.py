@@ -278,15 +278,11 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench):
     """Of those who are there still; who was dropped is not kept for it."""
     done: list[tuple[str, int]] = []
 
-    class Busy:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def on_close(self) -> None:
-            done.append((self.name, len(bench.sent("DELETE", "/s1"))))
+    def busy(name: str) -> Listener:
+        return Listener(on_close=lambda: done.append((name, len(bench.sent("DELETE", "/s1")))))
 
     bench.session.resolve(SomeRecipe())
-    first, dropped, last = Busy("first"), Busy("dropped"), Busy("last")
+    first, dropped, last = map(busy, ("first", "dropped", "last"))
     for one in (first, dropped, last):
         bench.session.listen(one)
     is_there = weakref.ref(dropped)
@@ -301,11 +297,7 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench):
 def test_an_outage_ends_when_the_daemon_answers_again(bench, caplog):
     session, returns = bench.session, list[int]()
 
-    class Waiting:
-        def on_return(self) -> None:
-            returns.append(1)
-
-    waiting = Waiting()
+    waiting = Listener(on_return=lambda: returns.append(1))
     session.listen(waiting)
     session.budget.budget_s = 2.0
     bench.world.artifacts = [1, 2]
