@@ -104,6 +104,18 @@ def test_the_first_question_of_another_module_counts(project, way, imports):
     assert watched.digests["project:a.json"] == ABSENT
 
 
+@pytest.mark.parametrize("code", ["script", "function"])
+def test_what_a_library_calls_of_a_notebook_is_heard(tmp_path, code):
+    source = "import os\nimport shutil\ndef ask(p, *a, **k): os.path.exists(f'{p}.json')\n"
+    source += "shutil.register_archive_format('kind', ask)\ndef f(x): shutil.make_archive(x, 'kind')\n"
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, str(tmp_path / "ipykernel_1" / "2.py"), "exec"), cell)
+    observer = Observer(recipe(cell["f"], code=code))
+    with observer.watching([], cell["f"]):
+        cell["f"](f"{tmp_path}/a")
+    assert [row["name"] for row in observer.taken() if row["kind"] == "file"] == [f"{tmp_path}/a.json"]
+
+
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
 def test_nothing_is_profiled_for_what_unused_code_asks(project):
     unused = "import sys\ndef main(): files(), os.path.exists(HERE)\ndef files(): list(HERE.glob('*'))\n"

@@ -66,15 +66,6 @@ class JobCode:
         looked = len(sys.modules), object.__hash__(function)
         if looked == self._looked:
             return
-        try:
-            if self._looked == (0, 0):
-                sources = [read_source(path, path) for path in self._files if path.endswith(".py")]
-                for one in sources:
-                    self._note_code(one.code)
-                if self.recipe_asks is False and self.asks and _MONITORING is None:
-                    self.recipe_asks = asks_for_others(sources)
-        except (UnkeyableError, OSError, SyntaxError):  # one is gone, or is being written
-            self.asks = self.attaches = self.recipe_asks = True
         inner = getattr(function, "__func__", function)
         is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
         waiting: list[Any] = [function, *(inner.__globals__.values() if is_of_job else ())]
@@ -87,12 +78,22 @@ class JobCode:
             if object.__hash__(value) not in seen:
                 seen.add(object.__hash__(value))
                 waiting += self._parts_of(value)
+        files = self._files if self._looked == (0, 0) else ()
+        try:
+            sources = [read_source(path, path) for path in files if path.endswith(".py")]
+            for one in sources:
+                self._note_code(one.code)
+            if self.recipe_asks is False and self.asks and _MONITORING is None:
+                asking = {code.co_filename for code in self.codes.values() if _asks(code)}
+                is_elsewhere = not asking.issubset(self._files)  # as in a cell of a notebook
+                self.recipe_asks = is_elsewhere or asks_for_others(sources)
+        except (UnkeyableError, OSError, SyntaxError, ValueError, RecursionError):  # one is being written
+            self.asks = self.attaches = self.recipe_asks = True
         self._looked = looked
 
     def _note_code(self, code: CodeType) -> None:
-        texts = list(texts_in(code))  # which `getattr` may be given
-        self.asks |= not ASKING.isdisjoint((*all_names(code), *texts))
-        self.attaches |= any(map(_ATTACH.search, texts))
+        self.asks |= _asks(code)
+        self.attaches |= any(map(_ATTACH.search, texts_in(code)))
 
     def _parts_of(self, value: Any) -> Iterable[Any]:
         kind = type(value)
@@ -108,6 +109,10 @@ class JobCode:
             return [*gc.get_referents(value), *getattr(value, "__dict__", {}).values()]
         cls = value if issubclass(kind, type) else kind
         return list(vars(cls).values()) if _is_class_of_job(cls) else ()
+
+
+def _asks(code: CodeType) -> bool:
+    return not ASKING.isdisjoint((*all_names(code), *texts_in(code)))  # which `getattr` may be given
 
 
 def _is_class_of_job(cls: type) -> bool:
