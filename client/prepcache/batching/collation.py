@@ -262,14 +262,14 @@ class _Lender(ForkingPickler):
     def reducer_override(self, one: Any) -> Any:
         is_large = type(one) is np.ndarray and one.nbytes >= SMALL_BYTES and one.flags.carray
         if is_large and one.dtype.isnative and one.dtype.char in "?bBhHiIlLqQefdFD":
-            return torch.Tensor.numpy, (lent(torch.from_numpy(one)),)
+            return torch.Tensor.numpy, (_put(torch.from_numpy(one)),)
         if not _is_plain(one):
             return NotImplemented
         storage = one.untyped_storage()
         if storage._cdata not in self._sent:
             whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
             is_whole = whole.nbytes == one.nbytes and not one.is_shared()
-            self._sent[storage._cdata] = lent(whole) if is_whole else None
+            self._sent[storage._cdata] = _put(whole) if is_whole else None
         sent, place = self._sent[storage._cdata], (tuple(one.shape), one.stride(), one.storage_offset())
         return (_view, (sent, one.dtype, *place)) if isinstance(sent, Sent) else NotImplemented
 
@@ -343,10 +343,13 @@ def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
 
 def lent(made: Any) -> Any:
     """What is sent of a leaf of a batch."""
-    if not _is_plain(made):
-        return made
+    return _put(made) if _is_plain(made) else made
+
+
+def _put(made: Any) -> Any:
+    """The same, of a plain tensor."""
     if made.nbytes < SMALL_BYTES:
-        raw = made.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        raw = made.reshape(-1).view(torch.uint8).numpy().tobytes()
         return Sent(_small, (raw, tuple(made.shape), made.dtype))
     return LENDING.sent(made) or LENDING.sent(_room(tuple(made.shape), made.dtype).copy_(made)) or made
 
@@ -355,9 +358,9 @@ def _sent(leaf: Any, strings: type) -> Any:
     """What is sent of a leaf of a `Batch`."""
     if isinstance(leaf, Texts):
         return Sent(
-            _decoded, (leaf.leaf, lent(torch.from_numpy(leaf.rows.values)), leaf.rows.offsets, strings)
+            _decoded, (leaf.leaf, _put(torch.from_numpy(leaf.rows.values)), leaf.rows.offsets, strings)
         )
-    return rebuilt(leaf, lambda _, one: lent(one))
+    return _put(leaf) if type(leaf) is torch.Tensor else rebuilt(leaf, lambda _, one: lent(one))
 
 
 def _decoded(leaf: columns.Leaf, values: Any, offsets: Any, strings: type) -> Any:
@@ -385,7 +388,10 @@ def _sending(function: Any) -> Any:
 
 
 def _small(raw: bytes, shape: tuple[int, ...], dtype: Any) -> Any:
-    return _tensor(np.frombuffer(bytearray(raw), np.uint8), shape, dtype)
+    if not raw:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    flat = torch.frombuffer(bytearray(raw), dtype=dtype)
+    return flat if len(shape) == 1 else flat.view(shape)
 
 
 def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
