@@ -243,4 +243,6 @@ def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(lending, monkeyp
     monkeypatch.setattr(collation, "_BEGUN", [*collation._BEGUN, *begun])
     assert same(got, torch.zeros(2, 10_000))
     del got
-    assert lending._all[0].memory[0] == (collation._HELD if begun else collation._FREE)
+    assert lending._all[0].memory[0] == (collation._LOST if begun else collation._FREE)
+    sent([torch.zeros(10_000)] * 2)
+    assert blocks_of(lending) == (1, 1)

@@ -195,11 +195,11 @@ def tensor_maker(column: Dense | Ragged) -> Callable[[Any], Any] | None:
 
 _SENDING: dict[Any, Any] = {}
 """torch's table of collate functions, for batches that are sent."""
-_FREE, _SENT, _HELD = range(3)
-"""What the first byte of a block says: whose it is, the worker's, nobody's, or the job's."""
+_FREE, _SENT, _HELD, _LOST = range(4)
+"""What the first byte of a block says: it is the worker's, nobody's, the job's, or that of its children."""
 _LEAD_BYTES = PLACE_IN_PAGE
 _KEPT_BLOCKS, _KEPT_BATCHES, _MOST_BLOCKS = 64, 8, 256
-"""Of a worker whose job collects batches, or forks while it has some: these, or of some batches."""
+"""Of a worker whose job collects batches: these, or of some batches."""
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
@@ -319,6 +319,7 @@ class _Lending(Pool):
             if block.memory[0] == _FREE and size_bytes <= block.memory.size <= 2 * size_bytes:
                 break
         else:
+            self._all = [block for block in self._all if block.memory[0] != _LOST]
             if len(self._all) >= self._kept:
                 self._all = [block for block in self._all if block.memory[0] == _SENT]
             self._all.append(block := _Block(size_bytes))
@@ -440,8 +441,7 @@ class _Hold:
         block.mark(_HELD)
 
     def __del__(self) -> None:
-        if self._forks == len(_BEGUN) == len(_ENDED):
-            self._block.mark(_FREE)
+        self._block.mark(_FREE if self._forks == len(_BEGUN) == len(_ENDED) else _LOST)
         if not self._block.is_kept():
             _forget()
 
