@@ -53,6 +53,7 @@ SABOTAGES = [
     Sabotage("attributes of objects do not count", "prepcache.keys.code.dependencies:Dependencies.refer_object", lambda f: lambda self, value, pairs, *more, **how: f(self, value, [], *more, **how), "tests/unit/test_values.py::test_a_value_counts_by_all_of_its_state"),
     Sabotage("a record of the stat cache is believed unchecked", "prepcache.keys.files.stat_cache:_Segment.get", unchecked("mix(record[:9])"), "tests/unit/test_stat_cache.py::test_a_corrupt_segment_never_answers_wrong"),
     Sabotage("what a function opens is not noted", "prepcache.keys.observation.watches:present", gives(()), "tests/unit/test_observe.py::test_the_names_in_a_listed_folder_are_an_input"),
+    Sabotage("what a library calls asks for nothing", "prepcache.keys.observation.calls:asks_for_others", gives(False), "tests/unit/test_observe_asked.py::test_the_first_question_of_another_module_counts"),
     Sabotage("what is reached asks for nothing", "prepcache.keys.code.names:Questions.may_ask", gives(False), "tests/unit/test_observe_asked.py::test_the_first_question_of_another_module_counts"),
     Sabotage("only the first of several uses of a file is named", "prepcache.keys.observation.observer:Observer._names_of", lambda f: lambda self, seen: f(self, seen)[:1], "tests/unit/test_observe_roots.py::test_a_copied_project_is_checked_against_its_own_files"),
     Sabotage("an error where something is noted is swallowed", "prepcache.keys.observation.watches:fail", nothing, "tests/unit/test_observe_errors.py::test_an_error_where_something_is_noted_fails_closed"),

@@ -87,26 +87,20 @@ class Recipe:
     preprocess: Callable[..., Any] | None = field(compare=False, repr=False)
     reached: Mapping[str, tuple[int, ...] | None] = field(compare=False, repr=False)
     """Project files that count, and their stamps; what the function opens or imports beyond is observed."""
-    partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())
-    """Those of which only the definitions that are reached count."""
+    partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())  # by what is reached there
     root: str | None = field(compare=False, repr=False, default=None)
     asks_cwd: bool = field(compare=False, repr=False, default=False)
     literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Absolute paths under the checkout that stand as literals in the code."""
-    named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())
-    """Files that are there under paths that stand as literals in the code: C libraries may open them."""
+    named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())  # by literals
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
-    asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
-    """The arguments it was made with, for looking at it again."""
+    asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)  # its arguments
     classes: tuple[type, ...] = field(compare=False, repr=False, default=())
     state: State = field(compare=False, repr=False, default=State(RecipeDigest(""), {}, frozenset()))
     """What was there when it was made, also of what counts as it was before."""
-    own: frozenset[str] = field(compare=False, repr=False, default=frozenset())
-    """What calls of the function change, and counts as before them."""
-    leaves_out: bool = field(compare=False, repr=False, default=False)
-    """Whether the user says that some of what the code reaches does not count."""
-    may_ask: bool | None = field(compare=False, repr=False, default=None)
-    """Whether its code asks for files or imports by text; None if not all of it is known."""
+    own: frozenset[str] = field(compare=False, repr=False, default=frozenset())  # what its calls change
+    leaves_out: bool = field(compare=False, repr=False, default=False)  # some of what it reaches, as asked
+    may_ask: bool | None = field(compare=False, repr=False, default=None)  # None: not all code is known
     generators: tuple[tuple[str, Any], ...] = field(compare=False, repr=False, default=())
 
     def __getstate__(self) -> dict[str, Any]:

@@ -355,9 +355,8 @@ def asks_for_others(sources: list[SourceFile]) -> bool:
     names = {name for source in sources for name in _handed_on(source.parsed())}
     rest = [one for source in sources for one in nested(source.code) if one.co_name not in _NO_FUNCTIONS]
 
-    def is_kept(one: CodeType) -> bool:
-        is_plain = one.co_flags & CO_OPTIMIZED and one.co_qualname.isidentifier()
-        return not is_plain or one.co_name in names
+    def is_kept(one: CodeType) -> bool:  # or no function at the top level
+        return one.co_name in names or not (one.co_flags & CO_OPTIMIZED and one.co_qualname.isidentifier())
 
     while found := [*filter(is_kept, rest)]:
         rest = [*filterfalse(is_kept, rest)]

@@ -177,14 +177,10 @@ def with_imports(path: str, places: Places) -> tuple[list[str], set[str]]:
     """A module's file, those of the project that it imports, and top-level modules of distributions."""
     graph = ImportGraph(places)
     if path.endswith(".py"):
-        names = {_file_of(one): name for name, one in list(sys.modules.items())}
+        names = {space_of(one).get("__file__"): name for name, one in list(sys.modules.items())}
         with contextlib.suppress(UnkeyableError):  # it can't be parsed: it counts, and imports nothing
             graph.add_file(names.get(path, "__unknown__"), path)
     return list(dict.fromkeys((path, *graph.files.values()))), set(graph.top_levels)
-
-
-def _file_of(module: Any) -> str | None:
-    return space_of(module).get("__file__")
 
 
 def files_of_module(module: str) -> list[str]:
@@ -192,7 +188,8 @@ def files_of_module(module: str) -> list[str]:
     names = with_packages([module])
     if hasattr(sys.modules.get(module), "__path__"):
         names += [name for name in list(sys.modules) if name.startswith(module + ".")]
-    return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
+    files = (space_of(sys.modules.get(name)).get("__file__") for name in names)
+    return [path for path in files if path is not None]
 
 
 def files_awaited(module: str) -> list[str]:
