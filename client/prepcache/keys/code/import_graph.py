@@ -90,6 +90,19 @@ class SourceFile:
                         found[getattr(target, "id", "")] = ast.literal_eval(node.value)
         return {name: literal for name, literal in found.items() if bound[name] == 1}
 
+    @kept
+    def handed_on(self) -> set[str]:
+        """The names and texts in it, less those of what it only defines, imports or calls."""
+        nodes, found = [*ast.walk(self.parsed())], set[str]()
+        used = {id(one.func) for one in nodes if isinstance(one, ast.Call)}
+        used |= {id(one.value) for one in nodes if isinstance(one, ast.Attribute)}
+        for node in nodes:
+            is_given = getattr(node, "decorator_list", ()) or getattr(node, "asname", None)
+            for part in ("name",) if is_given else ("id", "attr", "value"):
+                if type(text := getattr(node, part, None)) is str and id(node) not in used:
+                    found.add(text)
+        return found
+
     def says(self, name: str, value: Any) -> bool:
         """Whether it binds a name to this literal; an instance of a subclass is none."""
         with suppress(ValueError):

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import ast
 import builtins
 import dis
 import functools
@@ -352,7 +351,7 @@ def texts_in(code: CodeType) -> Iterator[str]:
 
 def asks_for_others(sources: list[SourceFile]) -> bool:
     """Whether a library may call code of files that asks "questions": not what they call alone, as `main`."""
-    names = {name for source in sources for name in _handed_on(source.parsed())}
+    names = set[str]().union(*(source.handed_on for source in sources))
     rest = [one for source in sources for one in nested(source.code) if one.co_name not in _NO_FUNCTIONS]
 
     def is_kept(one: CodeType) -> bool:  # or no function at the top level
@@ -362,18 +361,6 @@ def asks_for_others(sources: list[SourceFile]) -> bool:
         rest = [*filterfalse(is_kept, rest)]
         names = names.union(*map(all_names, found))
     return not ASKING.isdisjoint(names)
-
-
-def _handed_on(tree: ast.Module) -> Iterator[str]:
-    """The names and texts in a source file, less those of what it only defines, imports or calls."""
-    nodes = [*ast.walk(tree)]
-    used = {id(one.func) for one in nodes if isinstance(one, ast.Call)}
-    used |= {id(one.value) for one in nodes if isinstance(one, ast.Attribute)}
-    for node in nodes:
-        is_given = getattr(node, "decorator_list", ()) or getattr(node, "asname", None)
-        for part in ("name",) if is_given else ("id", "attr", "value"):
-            if type(text := getattr(node, part, None)) is str and id(node) not in used:
-                yield text
 
 
 def files_named_in(text: str) -> Iterator[str]:
