@@ -198,7 +198,7 @@ _SENDING: dict[Any, Any] = {}
 _FREE, _SENT, _HELD, _LOST = range(4)
 """What the first byte of a block says: it is the worker's, nobody's, the job's, or that of its children."""
 _LEAD_BYTES = PLACE_IN_PAGE
-_KEPT_BLOCKS, _KEPT_BATCHES, _MOST_BLOCKS = 64, 8, 256
+_KEPT_BLOCKS, _KEPT_BATCHES, _MOST_BLOCKS = 64, 8, os.sysconf("SC_OPEN_MAX") // 4
 """Of a worker whose job collects batches: these, or of some batches."""
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
@@ -412,6 +412,7 @@ class _Map(Mapping):
     """A block of a worker's, by a `place` that no other block has while it is mapped."""
 
     def __init__(self, place: tuple[int, ...]) -> None:
+        self.place = place
         worker, fd, self._number, size_bytes = place
         self._path = Path(f"/proc/{worker}/fd/{fd}")
         try:
@@ -442,7 +443,7 @@ class _Hold:
 
     def __del__(self) -> None:
         self._block.mark(_FREE if self._forks == len(_BEGUN) == len(_ENDED) else _LOST)
-        if not self._block.is_kept():
+        if self._block.place in _MAPS and not self._block.is_kept():
             _forget()
 
 
