@@ -171,7 +171,7 @@ def test_links_in_a_circle_are_refused(here):
     (here / "d" / "sub" / "up").symlink_to("..")
     with pytest.raises(UnkeyableError, match="cannot be looked up"):
         item_digest(Path("loop"))
-    with pytest.raises(UnkeyableError, match="one of its parent directories"):
+    with pytest.raises(UnkeyableError, match="sub/up' is a link to one of its parent directories"):
         item_digest(Path("d"))
 
 

@@ -159,7 +159,7 @@ def walk_tree(
     """The path of each thing under a directory, `folder/`, and its stat, None for a link to nothing."""
     here = os.stat(folder)
     if (here.st_dev, here.st_ino) in above:
-        raise UnkeyableError(f"{printable(folder)} is a link to one of its parent directories")
+        raise UnkeyableError(f"{printable(folder[:-1])} is a link to one of its parent directories")
     for entry in os.listdir(folder):
         path = folder + entry
         info = stat_or_none(path)
