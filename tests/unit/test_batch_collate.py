@@ -184,7 +184,9 @@ def test_what_is_gathered_in_vain_is_lent_for_the_next_batch(tmp_path, lending):
 
 
 class Held(dict[str, Any]):
-    """A container of somebody's own."""
+    """A container of somebody's own, without attributes."""
+
+    __getattr__ = dict.__getitem__
 
 
 def test_what_own_collate_functions_make_is_lent_as_it_is(lending):
@@ -209,7 +211,8 @@ def test_what_own_collate_functions_make_is_lent_as_it_is(lending):
     array = sent([0], lambda samples: [np.arange(20_000)] * 2)
     assert same(array[0], np.arange(20_000)) and array[0] is array[1] and blocks_of(lending) == (3, 3)
     for left in (large[1:], large.clone().share_memory_()):
-        assert same(pickle.loads(pickle.dumps(collation.Lends(lambda _, left=left: left)([0]))), left)
+        for given in ([0], Held()):  # a batch, or one sample
+            assert same(pickle.loads(pickle.dumps(collation.Lends(lambda _, left=left: left)(given))), left)
     assert blocks_of(lending) == (3, 3)
 
 

@@ -92,6 +92,13 @@ class Row:
     """What torch's collation sees of a batch of ours."""
 
 
+class Gathered:
+    """A `Batch`, which is gathered into memory of its pool."""
+
+    __slots__ = ("pool",)
+    pool: Pool
+
+
 def as_asked(given: Any, asked_by: Any) -> Any:
     """A batch, or a list of samples, as its data set gives it to who asks."""
     lend_to_job(asked_by)
@@ -239,7 +246,7 @@ class Lends:
         if self.function is _collate.default_collate and is_list and _is_plain_table(FUNCTIONS):
             return _collate.collate(samples, collate_fn_map=_SENDING)
         made = self.function(samples)
-        if getattr(samples, "pool", None) is LENDING:  # a `Batch`, of which all is sent
+        if isinstance(samples, Gathered) and samples.pool is LENDING:  # then all is sent
             return made
         return Sent(pickle.loads, (bytes(_Lender.dumps(made)),))
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from prepcache.artifact import columns
 from prepcache.artifact.reader import Group, builder
-from prepcache.batching.collation import Row
+from prepcache.batching.collation import Gathered, Row
 from prepcache.batching.table import Numbers, Pool, Ranges, Table
 
 Array = npt.NDArray[Any]
@@ -36,10 +36,10 @@ Make = Callable[[Array], list[Any]]
 MISSING = -1
 
 
-class Batch:
+class Batch(Gathered):
     """Rows of one table, by their numbers."""
 
-    __slots__ = ("numbers", "pool", "table")
+    __slots__ = ("numbers", "table")
 
     def __init__(self, table: Table, numbers: Numbers, pool: Pool) -> None:
         self.table = table
