@@ -210,10 +210,10 @@ def test_what_own_collate_functions_make_is_lent_as_it_is(lending):
     assert got["labels"][0, 1] == got["part"][0] == -1
     array = sent([0], lambda samples: [np.arange(20_000)] * 2)
     assert same(array[0], np.arange(20_000)) and array[0] is array[1] and blocks_of(lending) == (3, 3)
-    for left in (large[1:], large.clone().share_memory_()):
-        for given in ([0], Held()):  # a batch, or one sample
-            assert same(pickle.loads(pickle.dumps(collation.Lends(lambda _, left=left: left)(given))), left)
+    for given in ([0], Held()):  # a batch, or one sample
+        assert same(pickle.loads(pickle.dumps(collation.Lends(lambda _: large[1:])(given))), large[1:])
     assert blocks_of(lending) == (3, 3)
+    assert same(sent([0], lambda _: large.clone().share_memory_()), large)
 
 
 def test_blocks_of_many_columns_are_used_again(lending):
@@ -225,11 +225,30 @@ def test_blocks_of_many_columns_are_used_again(lending):
 
 
 def test_whoever_collects_batches_has_each(lending, monkeypatch):
-    monkeypatch.setattr(collation, "_KEPT_BLOCKS", 6)
-    monkeypatch.setattr(collation, "_KEPT_BATCHES", 1)
+    monkeypatch.setattr(collation, "_MOST_BLOCKS", 6)
     kept = [sent([torch.full((10_000,), i)] * 2) for i in range(20)]
     assert all((one == i).all() for i, one in enumerate(kept))
     assert len(lending._all) <= 6
+
+
+def test_blocks_that_are_not_used_any_more_are_given_up(lending):
+    kept = [sent([torch.full((10_000,), i)] * 2) for i in range(20)]
+    assert blocks_of(lending) == (20, 20)
+    del kept
+    for i in range(60):
+        assert (sent([torch.full((10_000,), i)] * 2) == i).all()
+    assert blocks_of(lending) == (1, 1)
+
+
+@pytest.mark.parametrize("function", [default_collate, lambda samples: [torch.ones(20_000), lambda: 0]])
+def test_a_batch_that_fails_leaves_its_block_to_the_next(lending, function):
+    samples = [
+        (torch.zeros(20_000), torch.zeros(i)) for i in (1, 2)
+    ]  # of which only the first can be stacked
+    for _ in range(3):
+        with pytest.raises((RuntimeError, AttributeError, pickle.PicklingError)):
+            collation.Lends(function)(samples)
+    assert blocks_of(lending) == (1, 0)
 
 
 def test_maps_of_a_worker_that_has_ended_are_given_up(lending):

@@ -205,8 +205,10 @@ _SENDING: dict[Any, Any] = {}
 _FREE, _SENT, _HELD, _LOST = range(4)
 """What the first byte of a block says: it is the worker's, nobody's, the job's, or that of its children."""
 _LEAD_BYTES = PLACE_IN_PAGE
-_KEPT_BLOCKS, _KEPT_BATCHES, _MOST_BLOCKS = 64, 8, os.sysconf("SC_OPEN_MAX") // 4
-"""Of a worker whose job collects batches: these, or of some batches."""
+_MOST_BLOCKS = min(os.sysconf("SC_OPEN_MAX") // 4, 4096)
+"""Of a worker, each with a descriptor: more are those of a job that collects batches."""
+_IDLE_BATCHES = 32
+"""A worker gives up a block that it has not used for so many batches."""
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
@@ -241,14 +243,17 @@ class Lends:
         self.function = function
 
     def __call__(self, samples: Any) -> Any:
-        LENDING.for_batch()
-        is_list = type(samples) is list and samples and _is_bare(samples[0])
-        if self.function is _collate.default_collate and is_list and _is_plain_table(FUNCTIONS):
-            return _collate.collate(samples, collate_fn_map=_SENDING)
-        made = self.function(samples)
-        if isinstance(samples, Gathered) and samples.pool is LENDING:  # then all is sent
-            return made
-        return Sent(pickle.loads, (bytes(_Lender.dumps(made)),))
+        LENDING.begin_batch()
+        try:
+            is_list = type(samples) is list and samples and _is_bare(samples[0])
+            if self.function is _collate.default_collate and is_list and _is_plain_table(FUNCTIONS):
+                return _collate.collate(samples, collate_fn_map=_SENDING)
+            made = self.function(samples)
+            is_sent = isinstance(samples, Gathered) and samples.pool is LENDING
+            return made if is_sent else Sent(pickle.loads, (bytes(_Lender.dumps(made)),))
+        except BaseException:
+            LENDING.drop_batch()
+            raise
 
 
 def _is_bare(sample: Any) -> bool:
@@ -275,8 +280,7 @@ class _Lender(ForkingPickler):
         storage = one.untyped_storage()
         if storage._cdata not in self._sent:
             whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-            is_whole = whole.nbytes == one.nbytes and not one.is_shared()
-            self._sent[storage._cdata] = _put(whole) if is_whole else None
+            self._sent[storage._cdata] = _put(whole) if whole.nbytes == one.nbytes else None
         sent, place = self._sent[storage._cdata], (tuple(one.shape), one.stride(), one.storage_offset())
         return (_view, (sent, one.dtype, *place)) if isinstance(sent, Sent) else NotImplemented
 
@@ -294,6 +298,7 @@ class _Block:
         os.truncate(self.fd, size_bytes)
         self.memory = np.asarray(Mapping(size_bytes, _READ_WRITE, mmap.MAP_SHARED, self.fd))
         self.place = os.getpid(), self.fd, os.fstat(self.fd).st_ino, size_bytes
+        self.used_at = 0  # the last batch that it was for
 
 
 class _Lending(Pool):
@@ -303,15 +308,23 @@ class _Lending(Pool):
         super().after_fork()
         self._all: list[_Block] = []
         self._taken: dict[int, _Block] = {}  # for the batch that is gathered, by the address of its column
-        self._asked, self._kept = 0, _KEPT_BLOCKS
+        self._sent: list[_Block] = []  # of that batch
+        self._batch = 0
 
-    def for_batch(self) -> None:
-        """For the next batch: of the last one all is sent that will be."""
+    def begin_batch(self) -> None:
+        """Of the last one all is sent that will be."""
         for block in self._taken.values():
             block.memory[0] = _FREE
         self._taken.clear()
-        self._kept = min(max(_KEPT_BLOCKS, _KEPT_BATCHES * self._asked), _MOST_BLOCKS)
-        self._asked = 0
+        self._sent.clear()
+        self._batch += 1
+        oldest = self._batch - _IDLE_BATCHES
+        self._all = [one for one in self._all if one.memory[0] != _FREE or one.used_at >= oldest]
+
+    def drop_batch(self) -> None:
+        """Nothing of this one is sent."""
+        for block in self._sent:
+            block.memory[0] = _FREE
 
     def _free_block(self, size_bytes: int) -> tuple[Any, int]:
         with suppress(OSError):
@@ -320,17 +333,16 @@ class _Lending(Pool):
 
     def block(self, size_bytes: int) -> _Block:
         """One for so many bytes. Raises OSError: there is no descriptor left, or no file in memory."""
-        self._asked += 1
         size_bytes = rounded(size_bytes + _LEAD_BYTES)
         for block in self._all:
             if block.memory[0] == _FREE and size_bytes <= block.memory.size <= 2 * size_bytes:
                 break
         else:
             self._all = [block for block in self._all if block.memory[0] != _LOST]
-            if len(self._all) >= self._kept:
+            if len(self._all) >= _MOST_BLOCKS:
                 self._all = [block for block in self._all if block.memory[0] == _SENT]
             self._all.append(block := _Block(size_bytes))
-        block.memory[0] = _SENT
+        block.memory[0], block.used_at = _SENT, self._batch
         self._taken[block.memory.ctypes.data + _LEAD_BYTES] = block
         return block
 
@@ -338,6 +350,7 @@ class _Lending(Pool):
         """What is sent of a tensor that fills a block, from its begin."""
         if not made.is_contiguous() or (block := self._taken.pop(made.data_ptr(), None)) is None:
             return None
+        self._sent.append(block)
         return Sent(_received, (block.place, made.nbytes, tuple(made.shape), made.dtype))
 
 
@@ -408,8 +421,8 @@ def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 _BEGUN, _ENDED = list[int](), list[int]()
 """An entry for each fork: while one is under way, another thread may let go of what the child has."""
-_MAPS: dict[tuple[int, ...], _Map] = {}
-"""Blocks of workers, in the process that reads them."""
+_MAPS: dict[tuple[int, ...], Any] = {}
+"""Blocks of workers, in the process that reads them; the one that was used last is last."""
 _end = partial(_ENDED.append, 0)
 os.register_at_fork(before=partial(_BEGUN.append, 0), after_in_parent=_end, after_in_child=_end)
 os.register_at_fork(after_in_child=_MAPS.clear)
@@ -424,7 +437,7 @@ class _Map(Mapping):
         self._path = Path(f"/proc/{worker}/fd/{fd}")
         try:
             file = self._path.open("r+b", 0)
-        except FileNotFoundError:  # torch says so too, once the worker's end is seen
+        except OSError:  # torch says so too, once the worker's end is seen
             raise RuntimeError(f"DataLoader worker (pid {worker}) ended before its batch was read") from None
         with file:
             super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, file.fileno())
@@ -461,9 +474,10 @@ def _forget() -> None:
 
 
 def _received(place: tuple[int, ...], size_bytes: int, *of: Any) -> Any:
-    if (block := _MAPS.get(place)) is None:
-        _forget()
-        block = _MAPS[place] = _Map(place)
+    _MAPS[place] = block = _MAPS.pop(place, None) or _Map(place)  # the last one
+    for oldest, one in list(_MAPS.items())[:1]:
+        if not one.is_kept():
+            _MAPS.pop(oldest, None)
     return _tensor(np.asarray(_Hold(block))[_LEAD_BYTES:][:size_bytes], *of)
 
 
