@@ -323,6 +323,29 @@ def test_batches_that_are_on_their_way_outlive_what_happens(jobs):
         jobs.run(jobs.write(COMMON + MORE), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
 
 
+ALONE = """
+JOB = os.getpid()
+
+def slowly(i):
+    assert os.getpid() != JOB, "the job makes what its worker has"
+    time.sleep(0.01)
+    return IMAGES[i]
+
+def main():
+    loader = DataLoader(opened(slowly, lazy=True), 8, num_workers=1, persistent_workers=True)
+    assert all(same(torch.cat(list(loader)), IMAGES) for _ in range(3))
+    tell()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_what_only_a_worker_has_is_not_made_by_the_job(jobs):
+    """Without a daemon, what a worker keeps is in files of its own."""
+    jobs.run(jobs.write(COMMON + ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
+
+
 LENT = """
 vars(os).pop("memfd_create", None)  # as in Pythons of uv and conda
 def large(i):
