@@ -84,6 +84,9 @@ ASKERS = {
     "def g(path): loads(b'(iasker\\nG\\n.').ask(path)",
     "a registry": "import shutil\ndef is_there(p): os.path.exists(p)\ndef ask(p, *a, **k): is_there(p)\n"
     "shutil.register_archive_format('kind', ask)\ndef g(path): shutil.make_archive(path, 'kind')",
+    "a namespace": "import shutil\ndef ask(p, *a, **k): os.path.exists(p)\n"
+    "for one in [one for name, one in globals().items() if name == 'as' + chr(107)]:\n"
+    "    shutil.register_archive_format('kin', one)\ndef g(path): shutil.make_archive(path, 'kin')",
     "a decorator": "import copy, copyreg\nclass G: pass\ndef kept(f): return copyreg.pickle(G, f) or f\n"
     "@kept\ndef ask(g): return G, (), {'x': os.path.exists(g.path)}\n"
     "def g(path):\n    made = G()\n    made.path = path\n    copy.copy(made)",

@@ -49,6 +49,8 @@ FRAME_READERS = {
 _BY_FRAME = FRAME_READERS | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
 }  # fmt: skip
+_NAMESPACES = frozenset({"globals", "vars", "dir", "__dict__", "getmembers"})
+"""What gives functions to a library without their names."""
 _USES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _OF_VARIABLES = (*_LOADS, "STORE_FAST", "STORE_DEREF", "DELETE_")
@@ -352,6 +354,9 @@ def texts_in(code: CodeType) -> Iterator[str]:
 def asks_for_others(sources: list[SourceFile]) -> bool:
     """Whether a library may call code of files that asks "questions": not what they call alone, as `main`."""
     names = set[str]().union(*(source.handed_on for source in sources))
+    every = set[str]().union(*(all_names(source.code) for source in sources))
+    if not _NAMESPACES.isdisjoint(every):
+        return not ASKING.isdisjoint(every)
     rest = [one for source in sources for one in nested(source.code) if one.co_name not in _NO_FUNCTIONS]
 
     def is_kept(one: CodeType) -> bool:  # or no function at the top level
