@@ -273,7 +273,7 @@ class _Lender(ForkingPickler):
 
     def reducer_override(self, one: Any) -> Any:
         is_large = type(one) is np.ndarray and one.nbytes >= SMALL_BYTES and one.flags.carray
-        if is_large and one.dtype.isnative and one.dtype.char in "?bBhHiIlLqQefdFD":
+        if is_large and one.dtype.isnative and one.dtype.char in "?bBhilqefdFD":
             return torch.Tensor.numpy, (_put(torch.from_numpy(one)),)
         if not _is_plain(one):
             return NotImplemented

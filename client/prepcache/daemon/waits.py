@@ -106,9 +106,8 @@ class WaitBudget:
         self._spent_s = 0.0
         self._allowed_s = budget_s * FIRST_SHARE
         self._outage: str | None = None
-        self._is_told = mmap.mmap(
-            -1, 1
-        )  # 1: an outage was told, by any of the processes that fork from this one
+        # 1: an outage was told, by any of the processes that fork from this one
+        self._is_told = mmap.mmap(-1, 1)
         self.warned = ""  # the message of the one warning of an outage; empty before it
         self.has_met = False  # whether the daemon has ever answered this process
         forks.note(self)

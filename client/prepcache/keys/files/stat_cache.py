@@ -127,7 +127,7 @@ class _Segment:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        weakref.finalize(self, os.close, self._fd)
+        weakref.finalize(self, os.close, self._fd).atexit = False
         info = os.fstat(self._fd)
         if info.st_uid != os.geteuid() or info.st_mode & 0o022 or info.st_nlink != 1:
             raise ValueError("others may have written it")
