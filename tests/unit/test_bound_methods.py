@@ -148,23 +148,12 @@ def test_what_is_not_read_of_self_does_not_count(name):
     assert digest(name, batch_size=16) == digest(name, trainer=open) == digest(name, more=1) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("plain", {"size": 3}),
-        ("doubled", {"size": 3}),
-        ("through", {"scale": 2.0}),
-        ("through", {"size": 3}),
-        ("through", {"nested": {"depth": 2}}),
-        ("through", {"slot": 1}),
-        ("through", {"kind": "gray"}),
-        ("counting", {"seen": 5}),
-        ("nested_code", {"size": 3}),
-        ("set_by_property", {"scale": 2.0}),
-        ("through", {"table": [7]}),
-        ("deletes", {"window": 2}),
-    ],
-)
+@pytest.mark.parametrize(("name", "changed"), [
+    ("plain", {"size": 3}), ("doubled", {"size": 3}), ("through", {"scale": 2.0}), ("through", {"size": 3}),
+    ("through", {"nested": {"depth": 2}}), ("through", {"slot": 1}), ("through", {"kind": "gray"}),
+    ("counting", {"seen": 5}), ("nested_code", {"size": 3}), ("set_by_property", {"scale": 2.0}),
+    ("through", {"table": [7]}), ("deletes", {"window": 2}),
+])  # fmt: skip
 def test_what_is_read_of_self_counts(name, changed):
     assert digest(name, **changed) != digest(name)
 

@@ -37,24 +37,12 @@ def labels(samples: Any) -> list[int]:
     return [sample["label"] for sample in samples]
 
 
-@pytest.mark.parametrize(
-    ("indices", "expected"),
-    [
-        ([3, 1, 3], [3, 1, 3]),
-        ([-1, 0, -COUNT], [COUNT - 1, 0, 0]),
-        ((2, 5), [2, 5]),
-        (range(3), [0, 1, 2]),
-        ({5: 0, 2: 0}.keys(), [5, 2]),
-        ({7}, [7]),
-        ([np.int32(4), np.uint8(2)], [4, 2]),
-        ([torch.tensor(4), torch.tensor(-1)], [4, COUNT - 1]),
-        (np.array([1, -1], np.int16), [1, COUNT - 1]),
-        (np.array([7, 2], np.uint64), [7, 2]),
-        (torch.tensor([9, 2]), [9, 2]),
-        ([], []),
-        (np.empty(0), []),
-    ],
-)
+@pytest.mark.parametrize(("indices", "expected"), [
+    ([3, 1, 3], [3, 1, 3]), ([-1, 0, -COUNT], [COUNT - 1, 0, 0]), ((2, 5), [2, 5]), (range(3), [0, 1, 2]),
+    ({5: 0, 2: 0}.keys(), [5, 2]), ({7}, [7]), ([np.int32(4), np.uint8(2)], [4, 2]),
+    ([torch.tensor(4), torch.tensor(-1)], [4, COUNT - 1]), (np.array([1, -1], np.int16), [1, COUNT - 1]),
+    (np.array([7, 2], np.uint64), [7, 2]), (torch.tensor([9, 2]), [9, 2]), ([], []), (np.empty(0), []),
+])  # fmt: skip
 def test_positions_may_be_any_integers(rows, indices, expected):
     assert labels(rows.take(indices)) == expected
 

@@ -57,24 +57,17 @@ def test_a_name_below_the_root_is_not_the_same_name_elsewhere(here, tmp_path_fac
 
 def test_the_short_way_and_the_general_way_agree(here, monkeypatch):
     items: list[list[Any]] = [
-        [Path("a.txt"), Path("b.txt")],
-        ["a.txt", "b.txt"],
-        ["a.txt", "text"],
-        [1, 2**80],
-        [Path("a.txt"), Path("d"), Path("absent"), 1],
-        [("a.txt", Path("b.txt"))],
+        [Path("a.txt"), Path("b.txt")], ["a.txt", "b.txt"], ["a.txt", "text"], [1, 2**80],
+        [Path("a.txt"), Path("d"), Path("absent"), 1], [("a.txt", Path("b.txt"))],
         [(Path("a.txt"), 1), (Path("b.txt"), 2)],
         [(1, Path("a.txt"), "text", Path("b.txt"), 2.0), (1, Path("b.txt"), "more", Path("b.txt"), -0.0)],
-        [("a.txt", None), ("b.txt", True)],
-        [(1, 2), (1, 2, 3)],
-        [(), ()],
+        [("a.txt", None), ("b.txt", True)], [(1, 2), (1, 2, 3)], [(), ()],
         [(b"x", True, None), (b"", False, None)],
         [{"image": "a.txt", "label": 3}, {"image": "b.txt", "label": 4}],
         [{"label": 3, "image": Path("a.txt")}, {"image": Path("b.txt"), "label": 4}],
         [{"b": 1, "aa": "x", "a": Path("a.txt")}, {"b": 2, "aa": "y", "a": Path("b.txt")}],
-        [{"a.txt": 1}, {"a.txt": 2}],
-        [{}, {}],
-    ]
+        [{"a.txt": 1}, {"a.txt": 2}], [{}, {}],
+    ]  # fmt: skip
 
     def found(root: Path | None) -> Any:
         both = [ItemHasher(root).digest_many(some) for some in items]

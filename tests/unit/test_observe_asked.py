@@ -250,25 +250,14 @@ def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project, way):
     assert watched.changed() == "project:a.json/"
 
 
-@pytest.mark.parametrize(
-    "asks",
-    [
-        "str(HERE / 'a.json')",
-        "joined(f'{HERE}', 'a.json')",
-        "(HERE / 'a.json').resolve()",
-        "shutil.which('a.json', path=f'{HERE}')",
-        "os.makedirs(f'{HERE}/d', exist_ok=True)",
-        "os.makedirs(HERE / 'there', exist_ok=True)",
-        "(HERE / 'there').mkdir(exist_ok=True)",
-        "os.path.exists(x)",
-        "x.exists()",
-        "(x / 'a.json').exists()",
-        "os.path.exists('')",
-        "os.path.exists(1 << 20)",
-        "os.path.exists('/proc/0/absent')",
-        "os.path.exists(os.__file__ + '.absent')",
-    ],
-)
+@pytest.mark.parametrize("asks", [
+    "str(HERE / 'a.json')", "joined(f'{HERE}', 'a.json')", "(HERE / 'a.json').resolve()",
+    "shutil.which('a.json', path=f'{HERE}')", "os.makedirs(f'{HERE}/d', exist_ok=True)",
+    "os.makedirs(HERE / 'there', exist_ok=True)", "(HERE / 'there').mkdir(exist_ok=True)",
+    "os.path.exists(x)", "x.exists()", "(x / 'a.json').exists()", "os.path.exists('')",
+    "os.path.exists(1 << 20)", "os.path.exists('/proc/0/absent')",
+    "os.path.exists(os.__file__ + '.absent')",
+])  # fmt: skip
 def test_what_asks_for_nothing_that_may_be_made_an_input_is_none(project, asks):
     """A conversion into text, what a library asks, the item, a folder to be made, names of nothing."""
     (project.folder / "there").mkdir()
