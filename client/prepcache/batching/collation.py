@@ -205,7 +205,7 @@ _SENDING: dict[Any, Any] = {}
 _FREE, _SENT, _HELD, _LOST = range(4)
 """What the first byte of a block says: it is the worker's, nobody's, the job's, or that of its children."""
 _LEAD_BYTES = PLACE_IN_PAGE
-_MOST_BLOCKS = min(os.sysconf("SC_OPEN_MAX") // 4, 4096)
+_MOST_BLOCKS = min(os.sysconf("SC_OPEN_MAX") // 4, 1024)
 """Of a worker, each with a descriptor: more are those of a job that collects batches."""
 _IDLE_BATCHES = 32
 """A worker gives up a block that it has not used for so many batches."""
