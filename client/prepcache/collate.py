@@ -25,13 +25,13 @@ import numpy as np
 
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
-    LENDING,
     TAKES_BATCHES,
     NotAStack,
     collation_of,
     tensor_maker,
 )
 from prepcache.batching.gather import Batch
+from prepcache.batching.lending import LENDING
 from prepcache.batching.table import Ragged, Table, join
 
 CollateBatch = Callable[[Batch], Any]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 import prepcache.collate
-from prepcache.batching import collation
+from prepcache.batching import collation, lending
 from prepcache.batching.gather import Batch
 from support.artifacts import same
 from support.rows import rows_of
@@ -101,7 +101,7 @@ def test_a_batch_is_what_torch_makes_of_its_samples(schemas, parts, picks):
         rows = rows_of(Path(folder), samples, parts)
         assert same(outcome(default_collate, rows.take(picks)), outcome(default_collate, expected))
         assert same(list(rows.take(picks)), expected)
-        with patch.multiple(collation, SMALL_BYTES=64), patch.multiple(collation.LENDING, _small_bytes=64):
+        with patch.multiple(lending, SMALL_BYTES=64), patch.multiple(lending.LENDING, _small_bytes=64):
             # Of one tree: torch stacks two dtypes otherwise in a worker.
             for batch in (expected, rows.take(picks)) if len(schemas) == 1 else ():
                 assert same(outcome(sent(default_collate), batch), outcome(default_collate, expected))
@@ -112,7 +112,7 @@ def sent(collate: Any) -> Any:
 
     def made(batch: Any) -> Any:
         if isinstance(batch, Batch):
-            batch.pool = collation.LENDING
+            batch.pool = lending.LENDING
         return pickle.loads(pickle.dumps(collation.Lends(collate)(batch)))
 
     return made

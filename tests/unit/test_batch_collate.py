@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, StackDataset, Subset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from prepcache import collate
-from prepcache.batching import collation
+from prepcache.batching import collation, lending
 from prepcache.batching.gather import Rows
 from prepcache.collate import pack_collate, pad_collate
 from prepcache.loader import Loader
@@ -117,12 +117,12 @@ CALLED: list[str] = []
 
 
 @pytest.fixture
-def lending(monkeypatch):
+def own(monkeypatch):
     """That of a worker, which is its own job here."""
-    made = collation._Lending()
-    for module in (collation, collate):
+    made = lending.Lending()
+    for module in (collation, collate, lending):
         monkeypatch.setattr(module, "LENDING", made)
-    monkeypatch.setattr(collation, "_MAPS", {})
+    monkeypatch.setattr(lending, "_MAPS", {})
     return made
 
 
@@ -132,29 +132,29 @@ def sent(batch: Any, function: Any = default_collate) -> Any:
     return pickle.loads(raw)
 
 
-def blocks_of(lending: Any) -> tuple[int, int]:
+def blocks_of(own: Any) -> tuple[int, int]:
     """How many the worker has, and its job has mapped."""
-    return len(lending._all), len(collation._MAPS)
+    return len(own._all), len(lending._MAPS)
 
 
-def test_what_a_worker_makes_is_copied_once_into_lent_memory(lending, monkeypatch):
+def test_what_a_worker_makes_is_copied_once_into_lent_memory(own, monkeypatch):
     CALLED.clear()
     samples = [torch.full((3, 100, 100), i) for i in range(6)]
     for at in range(0, 6, 2):
         with Noted():
             got = sent(samples[at : at + 2])
         assert same(got, torch.stack(samples[at : at + 2]))
-        assert blocks_of(lending) == (1, 1)
+        assert blocks_of(own) == (1, 1)
         del got
     views = {"aten::view", "aten::view.dtype", "aten::lift_fresh", "aten::detach"}
     assert [name for name in CALLED if name not in views] == ["aten::stack.out"] * 3
-    lending.after_fork()
-    monkeypatch.setattr(collation, "memory_file", open)  # fails, as where it is forbidden
+    own.after_fork()
+    monkeypatch.setattr(lending, "memory_file", open)  # fails, as where it is forbidden
     assert same(collation.Lends(default_collate)(samples), torch.stack(samples))
 
 
 @pytest.mark.parametrize("function", [default_collate, pad_collate()], ids=["default", "padded"])
-def test_what_a_worker_gathers_is_copied_once_into_lent_memory(tmp_path, lending, function):
+def test_what_a_worker_gathers_is_copied_once_into_lent_memory(tmp_path, own, function):
     size = 5 if function is not default_collate else 0
     samples = [
         (torch.full((20_000 + i * size,), i), torch.full((9, 5_000), i).half(), "words " * 10_000, i)
@@ -164,23 +164,23 @@ def test_what_a_worker_gathers_is_copied_once_into_lent_memory(tmp_path, lending
     CALLED.clear()
     for picks in ([8, 0, 5], [1, 1], [4, 7, 2]):
         batch = rows.take(picks)
-        batch.pool = lending  # type: ignore[union-attr]
+        batch.pool = own  # type: ignore[union-attr]
         with Noted():
             got = sent(batch, function)
         assert same(got, function(rows.take(picks)))
-        assert blocks_of(lending) == (3, 3), "a block for each large column"
+        assert blocks_of(own) == (3, 3), "a block for each large column"
         del got
     assert not any("copy_" in name or "stack" in name for name in CALLED)
 
 
-def test_what_is_gathered_in_vain_is_lent_for_the_next_batch(tmp_path, lending):
+def test_what_is_gathered_in_vain_is_lent_for_the_next_batch(tmp_path, own):
     rows = rows_of(tmp_path, [torch.full((20_000 + i,), i) for i in range(4)])
     for _ in range(3):
         batch = rows.take([0, 1])
-        batch.pool = lending  # type: ignore[union-attr]
+        batch.pool = own  # type: ignore[union-attr]
         with pytest.raises(RuntimeError, match="equal size"):
             sent(batch)
-    assert blocks_of(lending) == (1, 0)
+    assert blocks_of(own) == (1, 0)
 
 
 class Held(dict[str, Any]):
@@ -189,7 +189,7 @@ class Held(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
-def test_what_own_collate_functions_make_is_lent_as_it_is(lending):
+def test_what_own_collate_functions_make_is_lent_as_it_is(own):
     large, small = torch.arange(20_000), torch.arange(3).half()
     images = large.float().reshape(2, 4, 50, 50).contiguous(memory_format=torch.channels_last)
 
@@ -205,66 +205,66 @@ def test_what_own_collate_functions_make_is_lent_as_it_is(lending):
     got, words, more = sent([0], collate)
     assert type(got) is Held and words[2] is words and same(more, [(small, None)])
     assert same(got, collate([0])[0]) and got["images"].stride() == images.stride()
-    assert blocks_of(lending) == (2, 2)
+    assert blocks_of(own) == (2, 2)
     got["ids"][1] = -1
     assert got["labels"][0, 1] == got["part"][0] == -1
     array = sent([0], lambda samples: [np.arange(20_000)] * 2)
-    assert same(array[0], np.arange(20_000)) and array[0] is array[1] and blocks_of(lending) == (3, 3)
+    assert same(array[0], np.arange(20_000)) and array[0] is array[1] and blocks_of(own) == (3, 3)
     for given in ([0], Held()):  # a batch, or one sample
         assert same(pickle.loads(pickle.dumps(collation.Lends(lambda _: large[1:])(given))), large[1:])
-    assert blocks_of(lending) == (3, 3)
+    assert blocks_of(own) == (3, 3)
     assert same(sent([0], lambda _: large.clone().share_memory_()), large)
 
 
-def test_blocks_of_many_columns_are_used_again(lending):
+def test_blocks_of_many_columns_are_used_again(own):
     samples = [tuple(torch.full((20_000,), i) for i in range(30))] * 2
     kept: deque[Any] = deque(maxlen=3)
     for _ in range(8):
         kept.append(pickle.loads(pickle.dumps(collation.Lends(default_collate)(samples))))
-    assert blocks_of(lending) == (120, 120)
+    assert blocks_of(own) == (120, 120)
 
 
-def test_whoever_collects_batches_has_each(lending, monkeypatch):
-    monkeypatch.setattr(collation, "_MOST_BLOCKS", 6)
+def test_whoever_collects_batches_has_each(own, monkeypatch):
+    monkeypatch.setattr(lending, "_MOST_BLOCKS", 6)
     kept = [sent([torch.full((10_000,), i)] * 2) for i in range(20)]
     assert all((one == i).all() for i, one in enumerate(kept))
-    assert len(lending._all) <= 6
+    assert len(own._all) <= 6
 
 
-def test_blocks_that_are_not_used_any_more_are_given_up(lending):
+def test_blocks_that_are_not_used_any_more_are_given_up(own):
     kept = [sent([torch.full((10_000,), i)] * 2) for i in range(20)]
-    assert blocks_of(lending) == (20, 20)
+    assert blocks_of(own) == (20, 20)
     del kept
     for i in range(60):
         assert (sent([torch.full((10_000,), i)] * 2) == i).all()
-    assert blocks_of(lending) == (1, 1)
+    assert blocks_of(own) == (1, 1)
 
 
 @pytest.mark.parametrize("function", [default_collate, lambda samples: [torch.ones(20_000), lambda: 0]])
-def test_a_batch_that_fails_leaves_its_block_to_the_next(lending, function):
+def test_a_batch_that_fails_leaves_its_block_to_the_next(own, function):
     samples = [
         (torch.zeros(20_000), torch.zeros(i)) for i in (1, 2)
     ]  # of which only the first can be stacked
     for _ in range(3):
         with pytest.raises((RuntimeError, AttributeError, pickle.PicklingError)):
             collation.Lends(function)(samples)
-    assert blocks_of(lending) == (1, 0)
+    assert blocks_of(own) == (1, 0)
 
 
-def test_maps_of_a_worker_that_has_ended_are_given_up(lending):
+def test_maps_of_a_worker_that_has_ended_are_given_up(own):
     first, second = (sent([torch.full((10_000,), i)] * 2) for i in range(2))
-    lending.after_fork()  # its blocks are gone, as with a worker
-    assert len(collation._MAPS) == 2
+    own.after_fork()  # its blocks are gone, as with a worker
+    assert len(lending._MAPS) == 2
     del first
-    assert not collation._MAPS and (second == 1).all()
+    assert not lending._MAPS and (second == 1).all()
 
 
 @pytest.mark.parametrize("begun", [[], [0]])
-def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(lending, monkeypatch, begun):
+def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(own, monkeypatch, begun):
     got = sent([torch.zeros(10_000)] * 2)
-    monkeypatch.setattr(collation, "_BEGUN", [*collation._BEGUN, *begun])
+    monkeypatch.setattr(lending, "_BEGUN", [*lending._BEGUN, *begun])
     assert same(got, torch.zeros(2, 10_000))
     del got
-    assert lending._all[0].memory[0] == (collation._LOST if begun else collation._FREE)
+    assert own._all[0].memory[0] == (lending._LOST if begun else lending._FREE)
     sent([torch.zeros(10_000)] * 2)
-    assert blocks_of(lending) == (1, 1)
+    assert blocks_of(own) == (1, 1)
