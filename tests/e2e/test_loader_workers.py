@@ -275,6 +275,11 @@ def main():
     made = list(DataLoader(Lazily(), 8, num_workers=2))
     assert same(made, whole) and is_lent(made)
 
+    # So is what comes from a stream.
+    stream = prepcache.CachedIterableDataset(list(range(COUNT)), make, version="1", code=None, progress=False)
+    made = list(DataLoader(stream, 8, num_workers=1))
+    assert same(made, whole) and is_lent(made)
+
     # Purged between the look of a worker and its gather.
     half = iter(DataLoader(ds, 8, num_workers=2, prefetch_factor=8))
     assert same(next(half), whole[0])

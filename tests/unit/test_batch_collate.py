@@ -1,5 +1,6 @@
 """Batches and torch's collation: columns go through as they are, and whoever looks sees samples."""
 
+import os
 import pickle
 from collections import deque
 from pathlib import Path
@@ -148,9 +149,12 @@ def test_what_a_worker_makes_is_copied_once_into_lent_memory(own, monkeypatch):
         del got
     views = {"aten::view", "aten::view.dtype", "aten::lift_fresh", "aten::detach"}
     assert [name for name in CALLED if name not in views] == ["aten::stack.out"] * 3
-    own.after_fork()
-    monkeypatch.setattr(lending, "memory_file", open)  # fails, as where it is forbidden
-    assert same(collation.Lends(default_collate)(samples), torch.stack(samples))
+    for name in ("open", "memory_file"):  # fails, as where a kernel cannot, or it is forbidden
+        own.after_fork()
+        monkeypatch.setattr(lending, name, lambda *_: os.stat("nowhere"), raising=False)
+        with pytest.raises(OSError, match="nowhere"):
+            own.block(1)
+        assert same(collation.Lends(default_collate)(samples), torch.stack(samples))
 
 
 @pytest.mark.parametrize("function", [default_collate, pad_collate()], ids=["default", "padded"])
@@ -214,6 +218,14 @@ def test_what_own_collate_functions_make_is_lent_as_it_is(own):
         assert same(pickle.loads(pickle.dumps(collation.Lends(lambda _: large[1:])(given))), large[1:])
     assert blocks_of(own) == (3, 3)
     assert same(sent([0], lambda _: large.clone().share_memory_()), large)
+
+
+@pytest.mark.parametrize("function", [default_collate, list], ids=["default", "own"])
+def test_batches_are_on_the_processor_whatever_the_default_device(own, function):
+    samples = [(torch.full((20_000,), i), torch.full((3,), i)) for i in range(4)]
+    expected = function(samples)
+    with torch.device("meta"):
+        assert same(sent(samples, function), expected)
 
 
 def test_blocks_of_many_columns_are_used_again(own):

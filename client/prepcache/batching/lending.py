@@ -91,6 +91,8 @@ class _Block:
         self.fd = memory_file("prepcache batch")
         weakref.finalize(self, os.close, self.fd).atexit = False
         os.truncate(self.fd, size_bytes)
+        with open(f"/proc/self/fd/{self.fd}", "r+b", 0):
+            pass  # as the job will: not every kernel can
         self.memory = np.asarray(Mapping(size_bytes, _READ_WRITE, mmap.MAP_SHARED, self.fd))
         self.place = os.getpid(), self.fd, os.fstat(self.fd).st_ino, size_bytes
         self.used_at = 0  # the last batch that it was for
@@ -174,7 +176,7 @@ def room(shape: tuple[int, ...], dtype: Any) -> Any:
     if size_bytes >= SMALL_BYTES:
         with suppress(OSError):
             return _tensor(LENDING.block(size_bytes).memory[_LEAD_BYTES:][:size_bytes], shape, dtype)
-    return torch.empty(shape, dtype=dtype)
+    return torch.empty(shape, dtype=dtype, device="cpu")  # whatever the job has made the default
 
 
 def _small(raw: bytes, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -206,8 +208,9 @@ class _Map(Mapping):
         self._path = Path(f"/proc/{worker}/fd/{fd}")
         try:
             file = self._path.open("r+b", 0)
-        except OSError:  # torch says so too, once the worker's end is seen
-            raise RuntimeError(f"DataLoader worker (pid {worker}) ended before its batch was read") from None
+        except OSError as error:  # torch says so too, once the worker's end is seen
+            told = f"DataLoader worker (pid {worker}) ended before its batch was read, or hides its files"
+            raise RuntimeError(f"{told}: {error}") from None
         with file:
             super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, file.fileno())
 
