@@ -221,7 +221,7 @@ def test_what_own_collate_functions_make_is_lent_as_it_is(own):
 
 
 @pytest.mark.parametrize("function", [default_collate, list], ids=["default", "own"])
-def test_batches_are_on_the_processor_whatever_the_default_device(own, function):
+def test_a_default_device_is_not_that_of_batches(own, function):
     samples = [(torch.full((20_000,), i), torch.full((3,), i)) for i in range(4)]
     expected = function(samples)
     with torch.device("meta"):

@@ -28,6 +28,7 @@ import os
 import weakref
 from contextlib import suppress
 from functools import partial
+from multiprocessing import active_children
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,9 @@ class _Map(Mapping):
         self._path = Path(f"/proc/{worker}/fd/{fd}")
         try:
             file = self._path.open("r+b", 0)
-        except OSError as error:  # torch says so too, once the worker's end is seen
+        except OSError as error:
+            for child in active_children():  # else torch's handler of its end raises later, anywhere
+                child.join(1.0 if child.pid == worker else 0.0)
             told = f"DataLoader worker (pid {worker}) ended before its batch was read, or hides its files"
             raise RuntimeError(f"{told}: {error}") from None
         with file:
