@@ -31,7 +31,7 @@ import numpy as np
 from prepcache.artifact import columns
 from prepcache.artifact.reader import builder
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
-from prepcache.batching.lending import LENDING, Lender, Sent, is_plain, lent, put, room
+from prepcache.batching.lending import LENDING, Lender, Sent, is_plain, lent, room
 from prepcache.batching.table import Dense, Numbers, Pool, Ragged, Ranges, Table
 from prepcache.namedtuples import is_namedtuple
 
@@ -165,7 +165,7 @@ class Texts(NamedTuple):
     rows: Ranges
 
     def decoded(self, kind: type) -> Any:
-        return kind(map(columns.decode_bytes(self.leaf), self.rows.octets()))
+        return kind(self.rows.strings(self.leaf))
 
 
 def _refuse(numbers: Numbers, pool: Pool) -> Any:
@@ -241,14 +241,13 @@ def _stacked(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
 def _sent(leaf: Any, strings: type) -> Any:
     """What is sent of a leaf of a `Batch`."""
     if isinstance(leaf, Texts):
-        return Sent(
-            _decoded, (leaf.leaf, put(torch.from_numpy(leaf.rows.values)), leaf.rows.offsets, strings)
-        )
-    return put(leaf) if type(leaf) is torch.Tensor else rebuilt(leaf, lambda _, one: lent(one))
+        values, offsets = (lent(torch.from_numpy(one)) for one in (leaf.rows.values, leaf.rows.offsets))
+        return Sent(_decoded, (leaf.leaf, values, offsets, strings))
+    return lent(leaf) if type(leaf) is torch.Tensor else rebuilt(leaf, lambda _, one: lent(one))
 
 
 def _decoded(leaf: columns.Leaf, values: Any, offsets: Any, strings: type) -> Any:
-    return Texts(leaf, Ranges(values.numpy(), offsets, None)).decoded(strings)
+    return Texts(leaf, Ranges(values.numpy(), offsets.numpy(), None)).decoded(strings)
 
 
 def _sending(function: Any) -> Any:

@@ -66,7 +66,7 @@ class Batch(Gathered):
         leaf, rows = column.leaf, column.gather(self.numbers, self.pool)
         if isinstance(rows, Ranges):
             if leaf.kind in columns.BYTE_KINDS:
-                return list(map(columns.decode_bytes(leaf), rows.octets()))
+                return rows.strings(leaf)
             return list(map(columns.leaf_maker(leaf), rows.rows()))
         if leaf.kind in columns.FIXED_KINDS:
             return rows.tolist()

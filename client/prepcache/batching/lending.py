@@ -70,13 +70,13 @@ class Lender(ForkingPickler):
     def reducer_override(self, one: Any) -> Any:
         is_large = type(one) is np.ndarray and one.nbytes >= SMALL_BYTES and one.flags.carray
         if is_large and one.dtype.isnative and one.dtype.char in "?bBhilqefdFD":
-            return torch.Tensor.numpy, (put(torch.from_numpy(one)),)
+            return torch.Tensor.numpy, (lent(torch.from_numpy(one)),)
         if not is_plain(one):
             return NotImplemented
         storage = one.untyped_storage()
         if storage._cdata not in self._sent:
             whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-            self._sent[storage._cdata] = put(whole) if whole.nbytes == one.nbytes else None
+            self._sent[storage._cdata] = lent(whole) if whole.nbytes == one.nbytes else None
         sent, place = self._sent[storage._cdata], (tuple(one.shape), one.stride(), one.storage_offset())
         return (_view, (sent, one.dtype, *place)) if isinstance(sent, Sent) else NotImplemented
 
@@ -95,6 +95,7 @@ class _Block:
         with open(f"/proc/self/fd/{self.fd}", "r+b", 0):
             pass  # as the job will: not every kernel can
         self.memory = np.asarray(Mapping(size_bytes, _READ_WRITE, mmap.MAP_SHARED, self.fd))
+        self.begin = self.memory.ctypes.data + _LEAD_BYTES
         self.place = os.getpid(), self.fd, os.fstat(self.fd).st_ino, size_bytes
         self.used_at = 0  # the last batch that it was for
 
@@ -141,28 +142,32 @@ class Lending(Pool):
                 self._all = [block for block in self._all if block.memory[0] == _SENT]
             self._all.append(block := _Block(size_bytes))
         block.memory[0], block.used_at = _SENT, self._batch
-        self._taken[block.memory.ctypes.data + _LEAD_BYTES] = block
+        self._taken[block.begin] = block
         return block
 
-    def sent(self, made: Any) -> Sent | None:
-        """What is sent of a tensor that fills a block, from its begin."""
-        if not made.is_contiguous() or (block := self._taken.pop(made.data_ptr(), None)) is None:
-            return None
+    def sent(self, made: Any) -> Sent:
+        """What is sent of a tensor: the block that it fills, or one for a copy. Raises as `block`."""
+        block = self._taken.pop(made.data_ptr(), None) if made.is_contiguous() else None
+        if block is None:
+            made = made.contiguous()
+            block = self.block(made.nbytes)
+            ctypes.memmove(block.begin, made.data_ptr(), made.nbytes)
+            del self._taken[block.begin]
         self._sent.append(block)
-        return Sent(_received, (block.place, made.nbytes, tuple(made.shape), made.dtype))
+        return Sent(_received, (block.place, tuple(made.shape), made.dtype))
 
 
 def lent(made: Any) -> Any:
     """What is sent of a leaf of a batch."""
-    return put(made) if is_plain(made) else made
-
-
-def put(made: Any) -> Any:
-    """The same, of a plain tensor."""
+    if not is_plain(made):
+        return made
     if made.nbytes < SMALL_BYTES:
-        raw = made.reshape(-1).view(torch.uint8).numpy().tobytes()
+        whole = made.contiguous()
+        raw = ctypes.string_at(whole.data_ptr(), whole.nbytes)
         return Sent(_small, (raw, tuple(made.shape), made.dtype))
-    return LENDING.sent(made) or LENDING.sent(room(tuple(made.shape), made.dtype).copy_(made)) or made
+    with suppress(OSError):
+        return LENDING.sent(made)
+    return made
 
 
 def is_plain(one: Any) -> bool:
@@ -176,19 +181,19 @@ def room(shape: tuple[int, ...], dtype: Any) -> Any:
     size_bytes = math.prod(shape) * dtype.itemsize
     if size_bytes >= SMALL_BYTES:
         with suppress(OSError):
-            return _tensor(LENDING.block(size_bytes).memory[_LEAD_BYTES:][:size_bytes], shape, dtype)
+            return _tensor(LENDING.block(size_bytes).memory, _LEAD_BYTES, shape, dtype)
     return torch.empty(shape, dtype=dtype, device="cpu")  # whatever the job has made the default
 
 
-def _small(raw: bytes, shape: tuple[int, ...], dtype: Any) -> Any:
-    if not raw:
+def _small(raw: bytes, *of: Any) -> Any:
+    return _tensor(bytearray(raw), 0, *of)
+
+
+def _tensor(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    if 0 in shape:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    flat = torch.frombuffer(bytearray(raw), dtype=dtype)
+    flat = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=begin)
     return flat if len(shape) == 1 else flat.view(shape)
-
-
-def _tensor(raw: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    return torch.from_numpy(raw).view(dtype).view(shape)
 
 
 _BEGUN, _ENDED = list[int](), list[int]()
@@ -248,12 +253,12 @@ def _forget() -> None:
             _MAPS.pop(place, None)
 
 
-def _received(place: tuple[int, ...], size_bytes: int, *of: Any) -> Any:
+def _received(place: tuple[int, ...], *of: Any) -> Any:
     _MAPS[place] = block = _MAPS.pop(place, None) or _Map(place)  # the last one
     for oldest, one in list(_MAPS.items())[:1]:
         if not one.is_kept():
             _MAPS.pop(oldest, None)
-    return _tensor(np.asarray(_Hold(block))[_LEAD_BYTES:][:size_bytes], *of)
+    return _tensor(np.asarray(_Hold(block)), _LEAD_BYTES, *of)
 
 
 LENDING = Lending()

@@ -32,6 +32,7 @@ import mmap
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -159,10 +160,15 @@ class Ranges:
             row = self.values[begin:end]
             yield row if self.shapes is None else row.reshape(self.shapes[i])
 
-    def octets(self) -> list[bytes]:
-        """All rows, of a column of bytes."""
-        whole, bounds = self.values.tobytes(), self.offsets.tolist()
-        return [whole[begin:end] for begin, end in pairwise(bounds)]
+    def strings(self, leaf: Leaf) -> list[Any]:
+        """All rows, of a column of str or bytes."""
+        bounds = pairwise(self.offsets.tolist())
+        if leaf.kind == "str":
+            with suppress(UnicodeDecodeError):
+                text = str(self.values.data, "ascii")  # at once: each byte is a character
+                return [text[begin:end] for begin, end in bounds]
+        whole, decode = self.values.tobytes(), columns.decode_bytes(leaf)
+        return [decode(whole[begin:end]) for begin, end in bounds]
 
 
 class Ragged:
