@@ -17,7 +17,6 @@ from prepcache.artifact.header import MAPPED_BYTES
 from prepcache.batching.gather import Rows
 from prepcache.batching.table import MAX_RANGE_BYTES, SMALL_BYTES, Pool, first_numbers, side_by_side
 from support.artifacts import same
-from support.observing import told_by_child
 from support.rows import rows_of
 
 COUNT = 12
@@ -300,10 +299,3 @@ def test_threads_never_share_a_buffer():
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
-
-
-def test_a_forked_child_has_a_lock_of_its_own_in_a_pool():
-    pool = Pool()
-    take(pool)
-    with pool._lock:
-        assert told_by_child(lambda: len(take(pool)))

@@ -37,6 +37,7 @@ import numpy as np
 
 from prepcache.artifact.reader import Mapping, memory_file
 from prepcache.batching.table import PLACE_IN_PAGE, SMALL_BYTES, Pool, rounded
+from prepcache.forks import note
 
 with suppress(ImportError):  # a job of numpy alone lends nothing
     import torch
@@ -103,8 +104,12 @@ class _Block:
 class Lending(Pool):
     """The blocks of this worker, one for each column of a batch."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_fork()
+        note(self)
+
     def after_fork(self) -> None:
-        super().after_fork()
         self._all: list[_Block] = []
         self._taken: dict[int, _Block] = {}  # for the batch that is gathered, by the address of its column
         self._sent: list[_Block] = []  # of that batch

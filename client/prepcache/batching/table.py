@@ -30,7 +30,6 @@ import ctypes
 import math
 import mmap
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
 from prepcache.artifact.header import FOLIO_BYTES, MAPPED_BYTES, PAGE_BYTES
 from prepcache.artifact.reader import Column, Group, Mapping, libc
-from prepcache.forks import note
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -328,17 +326,21 @@ def _make_writable(address: int, size_bytes: int) -> None:
 # --- the memory that rows are gathered into ---
 
 
-def _references(blocks: list[tuple[Block, int]], position: int) -> int:
-    return sys.getrefcount(blocks[position][0])
-
-
-_IS_COUNT_EXACT: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
-_UNUSED_REFERENCES = _references([(np.empty(1, np.uint8), 0)], 0) if _IS_COUNT_EXACT else -1
-"""What `_references` says of a block that only its list refers to; the number differs between Pythons."""
+def _free(blocks: list[tuple[Block, int]], size_bytes: int, unused: int) -> tuple[Block, int] | None:
+    """The first block of about this size that nothing else refers to: one has `unused` references."""
+    for block, begin in blocks:
+        if size_bytes <= block.size <= 2 * size_bytes and sys.getrefcount(block) == unused:
+            return block, begin
+    return None
 
 
 def _block(size_bytes: int) -> Block:
     return np.empty(size_bytes, np.uint8)
+
+
+_IS_COUNT_EXACT: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+_UNUSED = next(n for n in range(9) if _free([(_block(1), 0)], 1, n)) if _IS_COUNT_EXACT else -1
+"""The number differs between Pythons."""
 
 
 class Pool:
@@ -347,9 +349,11 @@ class Pool:
     Invariants:
         1. A block is handed out only while nothing but the pool refers to it. Whatever can reach its memory
            holds a reference to the block itself, because the block owns its memory; so its count tells.
-        2. The count is read, and the block handed out, under one lock. Where counts are not exact (an
-           interpreter without the GIL), nothing is recycled.
-        3. Of the free blocks the one handed out last goes first: its bytes are likely to be in a cache.
+        2. Whoever counts has a reference of its own, until the array has one: of two threads that look at a
+           block, one at most finds it unused. Where counts are not exact (an interpreter without the GIL),
+           nothing is recycled.
+        3. Blocks are looked at in one order, so the first ones are used most: their bytes are likely to be in
+           a cache.
         4. Nothing but the block refers to what `allocate` gives.
     """
 
@@ -362,13 +366,7 @@ class Pool:
         self._kept_blocks = kept_blocks
         self._allocate = allocate
         self._small_bytes = small_bytes
-        # Blocks and where their arrays begin; guarded by _lock. The one handed out last is last.
-        self._blocks: list[tuple[Block, int]] = []
-        self.after_fork()
-        note(self)
-
-    def after_fork(self) -> None:
-        self._lock = threading.Lock()  # what referred to a block in the parent refers to it here, too
+        self._blocks: list[tuple[Block, int]] = []  # and where their arrays begin
 
     def __reduce__(self) -> Any:
         return Pool, (self._kept_blocks, self._allocate, self._small_bytes)
@@ -377,21 +375,16 @@ class Pool:
         """An uninitialised, writable, C-contiguous array of so many bytes, which nobody else can reach."""
         if size_bytes < self._small_bytes:
             return np.empty(shape, dtype)
-        with self._lock:
-            return np.ndarray(shape, dtype, *self._free_block(size_bytes + PAGE_BYTES))
+        return np.ndarray(shape, dtype, *self._free_block(size_bytes + PAGE_BYTES))
 
     def _free_block(self, size_bytes: int) -> tuple[Block, int]:
-        """Call with the lock. A block that nobody else refers to, and where in it an array begins."""
-        blocks = self._blocks
-        for position in reversed(range(len(blocks))):
-            is_free = _references(blocks, position) == _UNUSED_REFERENCES
-            if is_free and size_bytes <= blocks[position][0].size <= 2 * size_bytes:
-                blocks.append(blocks.pop(position))
-                return blocks[-1]
-        block = self._allocate(rounded(size_bytes))
-        blocks.append((block, (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES))
-        del blocks[: -self._kept_blocks]
-        return blocks[-1]
+        """A block that nobody else refers to, and where in it an array begins."""
+        if (found := _free(self._blocks, size_bytes, _UNUSED)) is None:
+            block = self._allocate(rounded(size_bytes))
+            found = block, (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES
+            self._blocks.append(found)
+            del self._blocks[: -self._kept_blocks]
+        return found
 
 
 def rounded(size_bytes: int) -> int:
