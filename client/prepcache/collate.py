@@ -26,8 +26,8 @@ import numpy as np
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
 from prepcache.batching.collation import (
     TAKES_BATCHES,
+    Collation,
     NotAStack,
-    collation_of,
     tensor_maker,
 )
 from prepcache.batching.gather import Batch
@@ -135,7 +135,7 @@ class _Collate:
         """The batch of samples; in a worker, what it sends instead (collation.py)."""
         if isinstance(samples, Batch):
             table = samples.table
-            collation = collation_of(table)
+            collation = table.collation or Collation(table)
             if collation.planned is None or collation.planned[0] is not self:
                 self._check(collation.paths)
                 plan = [self._column(table, number, path) for number, path in enumerate(collation.paths)]
@@ -192,11 +192,11 @@ class _Collate:
     def _default(self, table: Table, number: int) -> CollateBatch:
         from torch.utils.data import default_collate
 
-        leaf = collation_of(table).leaves[number]
+        gather, made_of = table.collation.leaves[number]
 
         def collate(batch: Batch) -> Any:
             try:
-                return leaf(batch.numbers, batch.pool)
+                return made_of(gather(batch.numbers, batch.pool))
             except NotAStack:
                 return default_collate(batch.leaf(number))
 

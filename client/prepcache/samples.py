@@ -34,7 +34,6 @@ from prepcache.protocol.wire import draws_text
 from prepcache.report import WITHOUT, Once, Report, Tally, opening_line, say, why_missing, why_so
 
 if TYPE_CHECKING:
-    from prepcache.batching.gather import Batch
     from prepcache.fill.call import Job
     from prepcache.fill.on_access import OnAccess
     from prepcache.keys.items import Stamps
@@ -259,19 +258,16 @@ class Samples:
             return self._make([index], is_single=True)[index]
         return slot.artifact.sample(int(places.row[index]))
 
-    def batch(self, indices: Any) -> list[Any] | Batch:
-        return self.view().take(indices, self._made)
-
     def __iter__(self) -> Iterator[Any]:
         """All samples, gathered in blocks where none is missing: a sample is a view of its block's memory."""
         at, count = 0, len(self.view())
         while at < count:
             view = self.view()
             stop = min(at + view.block_rows, count)
-            yield from view.take(list(range(at, stop)), self._made)
+            yield from view.take(list(range(at, stop)), self.made)
             at = stop
 
-    def _made(self, positions: Array) -> list[Any]:
+    def made(self, positions: Array) -> list[Any]:
         """Makes the missing samples at these positions together, each item once."""
         items = self.catalogue.distinct.inverse[positions].tolist()
         made, given = self._make(list(dict.fromkeys(items))), set[int]()

@@ -259,7 +259,7 @@ def builder(tree: sample_tree.Tree, collated: Finish | None = None, strings: typ
     make: Any = list if word == "list" or collated is not None else tuple
     if word == "named":
         make = sample_tree.named_class(tree[1], tree[2], tuple(tree[3]))._make
-    return lambda leaves: make(children(leaves))
+    return children if make is list else lambda leaves: make(children(leaves))
 
 
 def _children(trees: list[sample_tree.Tree], collated: Finish | None, strings: type) -> Build:

@@ -24,6 +24,7 @@ import pickle
 from collections import abc
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,8 +65,8 @@ except (ImportError, AttributeError):  # a job of numpy alone, or a torch that i
 _plain_functions: list[Any] = []
 """What is in the table while it is as torch made it, and ours; empty if it was changed before."""
 
-CollateLeaf = Callable[[Numbers, Pool], Any]
-"""Gathers one leaf of the picked rows: a tensor, or `Texts`."""
+CollateLeaf = tuple[Callable[[Numbers, Pool], Any], Callable[[Any], Any]]
+"""What gathers one leaf of the picked rows, and what makes of that a tensor, or `Texts`."""
 
 
 class NotAStack(Exception):
@@ -85,37 +86,37 @@ class Gathered:
 
 def as_asked(given: Any, asked_by: Any) -> Any:
     """A batch, or a list of samples, as its data set gives it to who asks."""
-    lend_to_job(asked_by)
+    if get_worker_info() is not None:
+        lend_to_job(asked_by)
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
     if isinstance(given, list):
         return given
     if asked_by is None or asked_by.f_code not in FETCHERS:
         return list(given)
-    collate = asked_by.f_locals["self"].collate_fn
-    pool = LENDING if isinstance(collate, Lends) else given.pool
-    collate = collate.function if isinstance(collate, Lends) else collate
+    asks = asked_by.f_locals["self"].collate_fn
+    collate = asks.function if isinstance(asks, Lends) else asks
     if id(collate) not in TAKES_BATCHES and id(type(collate)) not in TAKES_BATCHES:
         return list(given)
-    given.pool = pool
+    if collate is not asks:
+        given.pool = LENDING
     return given
 
 
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch."""
-    is_sent = batch.pool is LENDING
-    if _is_plain_table(collate_fn_map):
-        collation = collation_of(batch.table)
-        with suppress(NotAStack):
-            leaves = [leaf(batch.numbers, batch.pool) for leaf in collation.leaves]
+    numbers, pool = batch.numbers, batch.pool
+    is_sent = pool is LENDING
+    if collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions:
+        collation = batch.table.collation or Collation(batch.table)
+        try:
+            leaves = [made_of(gather(numbers, pool)) for gather, made_of in collation.leaves]
             return (collation.send if is_sent else collation.build)(leaves)
+        except NotAStack:
+            pass
     if is_sent:
         batch.pool = Pool()  # what others make of samples may look into them until it has gone
     return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
-
-
-def _is_plain_table(functions: Any) -> bool:
-    return functions is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions
 
 
 # --- a table's columns, collated ---
@@ -136,26 +137,22 @@ class Collation:
         table.collation = self
 
 
-def collation_of(table: Table) -> Collation:
-    return table.collation or Collation(table)
-
-
 def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
     if isinstance(column, Ragged) and column.leaf.kind in columns.BYTE_KINDS:
-        return lambda numbers, pool: Texts(column.leaf, column.gather(numbers, pool))
+        return column.gather, partial(Texts, column.leaf)
     if column is None or (to_tensor := tensor_maker(column)) is None:
-        return _refuse
+        return _refuse, list
     if not isinstance(column, Ragged):
-        return lambda numbers, pool: to_tensor(column.gather(numbers, pool))
+        return column.gather, to_tensor
 
     def equal_rows(numbers: Numbers, pool: Pool) -> Any:
         rows = column.gather(numbers, pool)
         shapes = np.diff(rows.offsets)[:, None] if rows.shapes is None else rows.shapes
         if (shapes != shapes[0]).any():
             raise NotAStack
-        return to_tensor(rows.values.reshape(numbers.size, *shapes[0]))
+        return rows.values.reshape(numbers.size, *shapes[0])
 
-    return equal_rows
+    return equal_rows, to_tensor
 
 
 class Texts(NamedTuple):
@@ -212,7 +209,8 @@ class Lends:
         LENDING.begin_batch()
         try:
             is_list = type(samples) is list and samples and _is_bare(samples[0])
-            if self.function is _collate.default_collate and is_list and _is_plain_table(FUNCTIONS):
+            is_plain_table = list(FUNCTIONS.values()) == _plain_functions
+            if self.function is _collate.default_collate and is_list and is_plain_table:
                 return _collate.collate(samples, collate_fn_map=_SENDING)
             made = self.function(samples)
             is_sent = isinstance(samples, Gathered) and samples.pool is LENDING
