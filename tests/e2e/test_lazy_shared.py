@@ -16,6 +16,8 @@ from support import serving
 LAZY = """
 import signal
 
+AT_FORK = set()
+
 def await_sessions(holds):
     # Until the pids that have a session are as they should be.
     with prepcache.Client() as client:
@@ -24,6 +26,7 @@ def await_sessions(holds):
 
 def make(item):
     called(item)
+    assert AT_FORK in (set(), {*sys.modules}), "each worker would load it"
     if item == 21 and os.path.exists("deadly"):
         os.rename("deadly", "dead")
         await_sessions(lambda pids: os.getpid() in pids)
@@ -34,7 +37,8 @@ def make(item):
 def epoch(ds, sampler=None):
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(ds, batch_size=4, num_workers=2, sampler=sampler)
+    note = lambda _: AT_FORK.update(sys.modules)
+    loader = DataLoader(ds, batch_size=4, num_workers=2, sampler=sampler, worker_init_fn=note)
     return [int(sample[0]) for batch in loader for sample in batch]
 
 def main():

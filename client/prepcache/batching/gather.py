@@ -146,7 +146,7 @@ class Rows:
             return Batch(self.tables[0], numbers, self.pool)
         table_of = self._table_of.take(at)
         samples: list[Any] = [None] * len(at)
-        for table in np.unique(table_of).tolist():
+        for table in sorted({*table_of.tolist()}):
             places = np.flatnonzero(table_of == table)
             if table == MISSING and make is not None:
                 found: Any = make(at[places])

@@ -173,7 +173,7 @@ class Fill:
         if artifacts.mode.is_writing:
             artifacts.reason = reason
         artifacts.is_known = artifacts.is_known and (not reason or is_declined)
-        computed = np.setdiff1d(self._computed, self._waited).astype("i8")
+        computed = np.array([*{*self._computed}.difference(self._waited)], "i8")
         found = task.tally.note_fill(computed, self._waited, self._pace.cost_s)
         artifacts.session.heartbeat.note_found(*found)
         self._by.keeps = self._by.is_lazy or bool(reason and not is_declined)

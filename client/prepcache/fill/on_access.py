@@ -59,6 +59,7 @@ class OnAccess:
     def __init__(self, task: Task) -> None:
         self.pid = os.getpid()
         self.task = task
+        self._job = task.by.job  # made before workers are forked
         self.committer = Committer(task)
         self._artifacts = artifacts = task.by.artifacts
         self._turn = threading.RLock()
@@ -75,8 +76,8 @@ class OnAccess:
 
     def samples(self, indices: Sequence[int], *, is_single: bool) -> dict[int, Any]:
         """The samples of distinct items that are missing; `is_single`: the job asks for them one by one."""
-        by, guard, session = self.task.by, self.task.by.job.guard, self._artifacts.session
-        by.job.refuse_itself()
+        by, guard, session = self.task.by, self._job.guard, self._artifacts.session
+        self._job.refuse_itself()
         drifted = guard.check_first() if self._artifacts.mode.is_writing else []
         if drifted:
             by.say_of_it(line(drifted), "drifted")
@@ -84,7 +85,7 @@ class OnAccess:
         watched = Guard(guard.drawn)
         self._guards[id(watched)] = watched
         try:
-            with by.job.filling(), watched:
+            with self._job.filling(), watched:
                 is_there = self._artifacts.mode.is_writing and (session.is_away or not session.is_gone)
                 if is_keeping and not drifted and is_there and not self.committer.reason and not is_full():
                     made = self._shared(indices, is_single=is_single)
@@ -101,7 +102,7 @@ class OnAccess:
     def _drawn(self) -> set[str]:
         for watched in list(self._guards.values()):
             watched.check()
-        return self.task.by.job.guard.drawn
+        return self._job.guard.drawn
 
     def _unkept(self, index: int) -> Any:
         slot, row = self.task.catalogue.slot_of(index)
@@ -113,8 +114,8 @@ class OnAccess:
     def _call(self, index: int, item: Any) -> tuple[Part, bool]:
         """Makes a sample of an item; whether it may be kept."""
         task, by = self.task, self.task.by
-        (part,) = by.job.parts(index, item)
-        by.job.guard.note_call()
+        (part,) = self._job.parts(index, item)
+        self._job.guard.note_call()
         if part.error is not None:
             raise task.failure(part)
         if by.is_wrapped:
@@ -155,7 +156,7 @@ class OnAccess:
                 with self._is_made:
                     self._is_made.wait(POLL_S)
             is_late = time.monotonic() - began > PATIENCE_S
-            may_be_called_for = is_late and (by.job.observer is None or present())
+            may_be_called_for = is_late and (self._job.observer is None or present())
             if not granted and (by.is_in_executor or may_be_called_for):
                 found |= {index: self._unkept(index) for index in left}
         return found
@@ -242,7 +243,7 @@ class OnAccess:
 
     def _submit(self) -> None:
         made, self._grants = dict(self._made), 0
-        if made and (changed := self.task.by.job.guard.check()):
+        if made and (changed := self._job.guard.check()):
             self._artifacts.reason = line(changed)
             self.task.by.say_of_it(line(changed), "drifted")
         elif made:
@@ -251,7 +252,7 @@ class OnAccess:
                 with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
                     collected.add(part, self._share.lease_of(index))
             if collected.indices:
-                observed = with_draws(self.task.by.job.observed(), self._drawn())
+                observed = with_draws(self._job.observed(), self._drawn())
                 self.committer.submit(collected, self._share, observed)
         for index in made:
             del self._made[index]

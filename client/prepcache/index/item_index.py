@@ -249,8 +249,8 @@ class Catalogue:
         found: Array = (there != MISSING) & ~np.isin(there, self._own())
         return found
 
-    def _own(self) -> list[int]:
-        return [number for number, slot in list(self.slots.items()) if slot.ref is None]
+    def _own(self) -> Array:
+        return np.array([number for number, slot in list(self.slots.items()) if slot.ref is None], "i4")
 
     # -- changes: call these with the index's lock
 
@@ -264,8 +264,8 @@ class Catalogue:
         edition first; how many were missing. `hits` are as `RecipeIndex.find` gives them."""
         places = self.places.copy()
         missing = self.missing
-        moving = [*stale, *self._own()]  # what only this job has holds the same samples
-        is_stale = np.isin(places.artifact, moving) if moving else np.zeros(len(places.artifact), "?")
+        # What only this job has holds the same samples.
+        is_stale = np.isin(places.artifact, np.array([*stale, *self._own()], "i4"))
         if hits is None:
             hits = ((number, *self._found_in(slot)) for number, slot in new.items())
         for number, items, rows in hits:
