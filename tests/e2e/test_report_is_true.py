@@ -29,6 +29,7 @@ if __name__ == "__main__":
 """
 
 FULL = """
+waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 60  # none comes while it runs, but the one that it asks for
 def make(item):
     return np.full(200_000, item)
 
@@ -37,6 +38,9 @@ assert [int(sample[0]) for sample in ds] == list(range(8))
 if ds._samples.on_access is not None:  # lazy: what one lease covers is declined with its commit
     ds._samples.on_access.run()
     ds._samples.on_access.committer.flush()
+until = time.monotonic() + 10
+while prepcache.Client().stats()["leases"]:
+    assert time.monotonic() < until, "others would wait for what it gave back"
 tell(ds)
 """
 

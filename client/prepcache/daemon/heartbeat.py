@@ -34,7 +34,8 @@ log = logging.getLogger("prepcache")
 
 
 class Heartbeat:
-    """Thread, outbox and inbox of one session; `is_back` is set when an outage is over."""
+    """Thread, outbox and inbox of one session; `is_back` is set when an outage is over, `woken` for a beat at
+    once."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -45,7 +46,7 @@ class Heartbeat:
         self.tells = 0
         """How often drops were told."""
         self._stop = threading.Event()
-        self._woken = threading.Event()
+        self.woken = threading.Event()
         self.is_back = threading.Event()
         self.thread: threading.Thread | None = None
         self._pause_s = waits.BEAT_LONGEST_S
@@ -77,13 +78,13 @@ class Heartbeat:
         if session is None or not session.is_away:  # it came back meanwhile
             self.is_back.set()
             return
-        self._woken.set()
+        self.woken.set()
         with contextlib.suppress(RuntimeError):
             self.start(self._pause_s)
 
     def stop(self) -> None:
         self._stop.set()
-        self._woken.set()
+        self.woken.set()
         self.thread = None
 
     # The outbox: told with the next beat.
@@ -173,8 +174,8 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
         while (session := kept()) is not None and (session.is_away or not session.is_gone):
             pause_s = waits.LOOK_S if session.is_away else beat._pause_s
             del session
-            if beat._woken.wait(pause_s):
-                beat._woken.clear()
+            if beat.woken.wait(pause_s):
+                beat.woken.clear()
                 stop.wait(waits.LOOK_S)  # it has just not answered
             if stop.is_set() or (session := kept()) is None:
                 return
