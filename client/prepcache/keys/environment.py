@@ -41,16 +41,14 @@ from prepcache.protocol.places import cache_folder
 ENVIRONMENT_VERSION = 4  # rises when what counts of an environment changes; joins the recipe
 REPLACED = "reinstalled after it was loaded"
 
-_MEMO_NAME = "distributions-v5.json"
+_MEMO_NAME = "distributions-v6.json"
 _TOOLS = re.compile("setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs")
 """Normalised names that do not count as requirements."""
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__")
 _STATED = ("", "METADATA", "RECORD", "direct_url.json")
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE)
-_REQUIREMENT = re.compile(r"^Requires-Dist:[ \t]*([A-Za-z0-9][A-Za-z0-9._-]*)(.*)", re.MULTILINE)
-_OF_EXTRA = re.compile(r"\bextra\s*(==|in)")
-_MACHINE_CODE = re.compile(r"\.so(\.|$)")
+_REQUIREMENT = re.compile(r"^Requires-Dist:[ \t]*([\w.-]+)(?!.*\bextra\s*(?:==|in))", re.MULTILINE)
 _FORKED = 0x40  # PF_FORKNOEXEC in linux/sched.h: it was forked and has executed no program of its own
 seen_texts: dict[str, tuple[int, ...] | None] = {}
 """The stamps of source files when they were loaded, or when nothing was loaded from them yet, by path."""
@@ -81,14 +79,15 @@ class Distribution:
         return self.record_hash or _code_hash(self.folder, self.top_levels)
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str) -> list[Any]:
+    """The fields of a distribution, but for its path."""
+
     def text(name: str) -> str:
         with contextlib.suppress(OSError):
             return os.fsdecode(Path(path, name).read_bytes())
         return ""
 
     metadata, record = text("METADATA") or text("PKG-INFO") or text(""), text("RECORD")
-    requires = [_normalised(n) for n, only in _REQUIREMENT.findall(metadata) if not _OF_EXTRA.search(only)]
     # Not what an installer compiles, or writes elsewhere.
     others = ("../", "/", os.path.basename(path) + "/")
     lines = [line for line in record.splitlines() if not line.startswith(others) and ".pyc," not in line]
@@ -103,13 +102,10 @@ def _read(path: str) -> dict[str, Any]:
         origin = json.loads(text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):
             editable_root = unquote(urlparse(origin["url"]).path)
-    return {
-        "version": next(iter(_VERSION.findall(metadata)), ""),
-        "requires": requires,
-        "top_levels": sorted(modules),
-        "editable_root": editable_root,
-        "record_hash": blake3(os.fsencode("\n".join(sorted(lines)))).hexdigest()[:32] if record else None,
-    }
+    version = next(iter(_VERSION.findall(metadata)), "")
+    record_hash = blake3(os.fsencode("\n".join(sorted(lines)))).hexdigest()[:32] if record else None
+    requires = [*map(_normalised, _REQUIREMENT.findall(metadata))]
+    return [version, requires, sorted(modules), editable_root, record_hash]
 
 
 class Environment:
@@ -118,9 +114,20 @@ class Environment:
     def __init__(self, search: Iterable[str] | None = None) -> None:
         self.distributions: dict[str, Distribution] = {}
         self.installed: dict[str, set[str]] = {}
-        for one in _installed_in(dict.fromkeys(sys.path if search is None else search)):
+        memo_path = os.path.join(cache_folder(os.environ), _MEMO_NAME)
+        memo, new = _memoised(memo_path), dict[str, Any]()
+        for path in _metadata_in(dict.fromkeys(sys.path if search is None else search)):
+            stamps = [list(path_stamp(os.path.join(path, part) if part else path) or ()) for part in _STATED]
+            if not (stamps[1] or path.endswith(".egg-info")):
+                continue  # it is a rest of what was removed
+            if (known := memo.get(path)) is None or known[0] != stamps:
+                known = new[path] = [stamps, _read(path)]
+            one = Distribution(path, *known[1])
             self.installed.setdefault(one.folder, set()).update(one.top_levels)
             self.distributions.setdefault(one.name, one)  # an earlier folder wins, as it does for imports
+        if new:
+            memo |= new
+            _save(memo_path, memo)
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
         """The distributions that count, by name: those of top-level modules, or `only` those named."""
@@ -178,25 +185,13 @@ def default_dtype() -> str:
     return str(dtype) if device is None or device.type == "cpu" else f"{dtype} on {device}"
 
 
-def _installed_in(folders: Iterable[str]) -> Iterator[Distribution]:
-    memo_path = os.path.join(cache_folder(os.environ), _MEMO_NAME)
-    memo, new = _memoised(memo_path), dict[str, Any]()
+def _metadata_in(folders: Iterable[str]) -> Iterator[str]:
     for folder in folders:
-        names: list[str] = []
-        with contextlib.suppress(OSError):
-            names = sorted(os.listdir(folder or "."))
         # An .egg-info beside a project's sources says that it was installed from there.
         endings = (".dist-info", ".egg-info") if os.path.basename(folder) in SITE_NAMES else (".dist-info",)
-        for path in (os.path.join(folder, name) for name in names if name.endswith(endings)):
-            stamps = [list(path_stamp(os.path.join(path, part) if part else path) or ()) for part in _STATED]
-            if not (stamps[1] or path.endswith(endings[1:])):
-                continue  # it is a rest of what was removed
-            if (known := memo.get(path)) is None or known[0] != stamps:
-                known = new[path] = [stamps, _read(path)]
-            yield Distribution(path, **known[1])
-    if new:
-        memo |= new
-        _save(memo_path, memo)
+        with contextlib.suppress(OSError):
+            names = sorted(os.listdir(folder or "."))
+            yield from (os.path.join(folder, name) for name in names if name.endswith(endings))
 
 
 @lru_cache(maxsize=8)
@@ -266,7 +261,7 @@ def _outdated(what: str, path: str) -> UnkeyableError:
 
 
 def _is_other_machine_code(path: str) -> bool:
-    if not _MACHINE_CODE.search(os.path.basename(path)):
+    if not re.search(r"\.so(\.|$)", os.path.basename(path)):
         return False
     real = os.path.realpath(path)
     try:

@@ -2,10 +2,8 @@
 
 Items are written with room for the digests of files; these are looked up in the stat cache, or read; then the
 whole is hashed. Items of one shape (files, texts, numbers, tuples or dicts of those) are written column by
-column, at two thirds of the cost.
-
-Of the class of an instance an item says only the name. What that stands for counts in the recipe: each is
-noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
+column, at two thirds of the cost. Of an instance's class an item says only the name: `recipes.with_classes`
+counts what that stands for.
 
 Invariants:
     1. An item's digest depends on the item alone (and `root=`, `read=`): not on other items, their order,
@@ -27,27 +25,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from stat import S_ISREG
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.project import Labels, Places
 from prepcache.keys.encoding import encoder as encoding
 from prepcache.keys.encoding.builtins import SIMPLE, simple_key
 from prepcache.keys.encoding.encoder import Encoder, Put, canonical_order, is_registered, length, text_bytes
-from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, is_regular, read_files
+from prepcache.keys.environment import Environment
+from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, read_files
 from prepcache.keys.files.stat_cache import Stamp, StatCache, mix, stamp_of, user_stat_cache
 from prepcache.keys.markers import Tree, rebuild
 from prepcache.keys.observation import watches
 from prepcache.keys.paths import PathRules, Read, check_reading, looks_like_path
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from prepcache.keys.code.project import Labels
 
 ITEM_DOMAIN = b"prepcache item v1\0"  # its number rises when what an item digest is taken over changes
 BLOCK_ITEMS = 2048  # worked on together
@@ -113,8 +110,6 @@ class ItemHasher:
 
     def digest_many(self, items: Sequence[Any], first: int = 0, step: int = 1) -> Stamps:
         """Messages count from `first` in steps of `step`."""
-        import numpy as np
-
         if self.stat_cache is not None:
             self.stat_cache.refresh()
         found = [(np.empty((0, DIGEST_BYTES), np.uint8), np.empty(0, np.uint64))]
@@ -252,9 +247,6 @@ class ItemEncoder(Encoder):
 
 @lru_cache(maxsize=1)
 def _labels(path: tuple[str, ...]) -> Labels:
-    from prepcache.keys.code.project import Labels, Places
-    from prepcache.keys.environment import Environment
-
     return Labels(Places(Environment(path).installed))
 
 
@@ -267,11 +259,9 @@ def digest_of(item: Any, encoder: ItemEncoder) -> bytes:
 def digests_of(
     items: Sequence[Any], encoder: ItemEncoder, positions: range, first: int = 0, step: int = 1
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-    """The digests of the items at some positions, uint8[n, 32], by a new encoder, and the hashes of their
-    stamps, 0 where a later write could leave one as it is. An item is written before the next is asked for,
-    unless it cannot change: a sequence may give each in the same memory."""
-    import numpy as np
-
+    """The digests of the items at some positions, by a new encoder, and the hashes of their stamps, as in
+    `Stamps`. An item is written before the next is asked for, unless it cannot change: a sequence may give
+    each in the same memory."""
     is_given = type(items) in (list, tuple) or (positions and _is_fixed(items[positions[0]]))
     written: list[Any] | None = _by_columns([items[at] for at in positions], encoder) if is_given else None
     if written is not None:
@@ -299,8 +289,6 @@ def digests_of(
 
 def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray[np.uint64]]:
     """The digests of all slots, and for each item the hash of its stamps. `ends`: of its slots."""
-    import numpy as np
-
     if not encoder.names:
         return b"", np.ones(len(ends), np.uint64)
     stamps = np.fromiter(chain.from_iterable(encoder.stamps), np.int64).reshape(-1, 5)
@@ -317,13 +305,12 @@ def _read(encoder: ItemEncoder, ends: NDArray[np.int64]) -> tuple[bytes, NDArray
     for slot, (digest, stamp, is_young) in encoder.known.items():
         digests[slot] = np.frombuffer(digest or bytes(DIGEST_BYTES), np.uint8)
         stamps[slot], is_racy[slot] = stamp, is_young
-    starts = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
-    places = np.arange(len(stamps)) - np.repeat(starts, ends - starts)
-    weighed = mix(stamps.T.view(np.uint64)) * (2 * places + 1).astype(np.uint64)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(weighed)])
-    young = np.concatenate([[0], np.cumsum(is_racy | (encoder.trust == "content"))])
-    hashes = sums[ends] - sums[starts] + np.uint64(1)
-    hashes[young[ends] > young[starts]] = 0
+    counts = np.diff(ends, prepend=0)
+    owners, starts = np.arange(len(ends)).repeat(counts), (ends - counts).repeat(counts)
+    weights = 2 * (np.arange(len(stamps)) - starts) + 1
+    hashes = np.ones(len(ends), np.uint64)
+    np.add.at(hashes, owners, mix(stamps.T.view(np.uint64)) * weights.astype(np.uint64))
+    hashes[owners[is_racy | (encoder.trust == "content")]] = 0
     return digests.tobytes(), hashes
 
 
@@ -357,10 +344,16 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[Sequence[Any]]
         if any(map(is_registered, kinds)) or (rules.read != "path" and kinds & {str, pathlib.PosixPath}):
             return None
         if is_of_files:
-            if len(kinds) > 1 or not all(map(_may_be_path, column)) or (found := _stamps_of(column)) is None:
+            if len(kinds) > 1 or not all(map(_may_be_path, column)):
+                return None
+            try:
+                infos = list(map(os.stat, column))
+            except (OSError, ValueError):
+                return None
+            if not all(S_ISREG(info.st_mode) for info in infos):
                 return None
             rules.has_looked = True
-            stamps.append(found)
+            stamps.append(list(map(stamp_of, infos)))
             names.append(list(map(os.fspath, column)))
             texts += names[-1] if str in kinds else ()
             tag, heads = b"S" if str in kinds else b"p", map(rules.named, names[-1])
@@ -385,11 +378,3 @@ def _is_fixed(item: Any) -> bool:
 
 def _may_be_path(value: Any) -> bool:
     return type(value) is pathlib.PosixPath or (type(value) is str and looks_like_path(value))
-
-
-def _stamps_of(paths: Sequence[Any]) -> list[Stamp] | None:
-    """None unless all are regular files."""
-    with contextlib.suppress(OSError, ValueError):
-        infos = list(map(os.stat, paths))
-        return list(map(stamp_of, infos)) if all(map(is_regular, infos)) else None
-    return None

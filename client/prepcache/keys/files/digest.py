@@ -12,11 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
-import stat
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from stat import S_ISDIR, S_ISREG
 from typing import Literal, NamedTuple
 
 from blake3 import blake3
@@ -44,18 +45,10 @@ class Digested(NamedTuple):
     is_racy: bool
 
 
-def is_regular(info: os.stat_result) -> bool:
-    return stat.S_ISREG(info.st_mode)
-
-
-def is_directory(info: os.stat_result) -> bool:
-    return stat.S_ISDIR(info.st_mode)
-
-
 def kind_of(info: os.stat_result) -> str:
-    if is_regular(info):
+    if S_ISREG(info.st_mode):
         return "a file"
-    return "a directory" if is_directory(info) else "a pipe, a socket or a device"
+    return "a directory" if S_ISDIR(info.st_mode) else "a pipe, a socket or a device"
 
 
 def stat_or_none(path: str | bytes) -> os.stat_result | None:
@@ -75,12 +68,10 @@ def digest_file(
     """The BLAKE3 digest of a regular file's bytes, with its stamp. `info`: its stat of a moment ago."""
     watches.depend_on((name,))
     if stat_cache is not None and trust == "stat":
-        try:
+        with contextlib.suppress(OSError, ValueError):  # reading it says what is wrong
             stamp = stamp_of(info or os.stat(name))
-        except (OSError, ValueError):
-            return read_file(name, stat_cache)  # which says what is wrong
-        if (known := stat_cache.get(stamp)) is not None:
-            return Digested(known, stamp, False)
+            if (known := stat_cache.get(stamp)) is not None:
+                return Digested(known, stamp, False)
     return read_file(name, stat_cache)
 
 
@@ -91,7 +82,7 @@ def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
             for _ in range(MAX_ATTEMPTS):
                 read_at_ns = time.time_ns() if stat_cache is None else stat_cache.clock()
                 info = os.fstat(fd)
-                if not is_regular(info):
+                if not S_ISREG(info.st_mode):
                     raise UnkeyableError(f"{printable(name)} is {kind_of(info)}, not a regular file")
                 digest, size = _hash(fd, info.st_size)
                 stamp = stamp_of(info)
@@ -102,7 +93,7 @@ def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
         finally:
             os.close(fd)
     except (OSError, ValueError) as error:
-        raise unreadable(name, error) from error
+        raise _unreadable(name, error) from error
     raise UnkeyableError(f"{printable(name)} changes while it is read; wait for its writer to finish")
 
 
@@ -135,16 +126,16 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
     try:
         found = sorted(walk_tree(root))
     except OSError as error:
-        raise unreadable(error.filename, error) from error
+        raise _unreadable(error.filename, error) from error
     content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
     is_any_racy = False
     for path, info in found:
         relative = path.removeprefix(root)
-        kind = b"?" if info is None else b"d" if is_directory(info) else b"f"
+        kind = b"?" if info is None else b"d" if S_ISDIR(info.st_mode) else b"f"
         entry = kind + len(relative).to_bytes(8, "big") + relative
         content.update(entry)
         stamps.update(entry)
-        if info is not None and is_regular(info):
+        if info is not None and S_ISREG(info.st_mode):
             digested = digest_file(path, stat_cache, trust, info)
             content.update(digested.digest)
             stamps.update(_FIVE.pack(*digested.stamp))
@@ -163,10 +154,11 @@ def walk_tree(
     for entry in os.listdir(folder):
         path = folder + entry
         info = stat_or_none(path)
-        if not (info is None or is_regular(info) or is_directory(info)):
+        is_directory = info is not None and S_ISDIR(info.st_mode)
+        if not (info is None or is_directory or S_ISREG(info.st_mode)):
             raise UnkeyableError(f"{printable(path)} is {kind_of(info)}, which has no bytes to hash")
         yield path, info
-        if info is not None and is_directory(info):
+        if is_directory:
             yield from walk_tree(path + b"/", above | {(here.st_dev, here.st_ino)})
 
 
@@ -174,6 +166,6 @@ def printable(name: str | bytes) -> str:
     return repr(os.fsdecode(name))
 
 
-def unreadable(name: str | bytes, error: OSError | ValueError) -> UnkeyableError:
+def _unreadable(name: str | bytes, error: OSError | ValueError) -> UnkeyableError:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return UnkeyableError(f"{printable(name)} cannot be read: {why}", name=os.fsdecode(name))

@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from stat import S_ISDIR
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -28,7 +29,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph, with_packages
 from prepcache.keys.code.project import Places, is_checkout, space_of, working_folder
 from prepcache.keys.environment import REPLACED, Environment, runs_as_written
-from prepcache.keys.files.digest import Trust, digest_file, is_directory
+from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import StatCache, stamp_of
 from prepcache.keys.observation import watches
 from prepcache.keys.observation.watches import info_of, is_within, names_in
@@ -150,14 +151,14 @@ def still_true(
 def stamp_at(info: os.stat_result | None) -> Stamp | None:
     if info is None:
         return None
-    return FOLDER_STAMP if is_directory(info) else stamp_of(info)
+    return FOLDER_STAMP if S_ISDIR(info.st_mode) else stamp_of(info)
 
 
 def digest_now(path: str, stat_cache: StatCache | None, trust: Trust) -> tuple[str, Stamp | None]:
     info = info_of(path)
     if info is None:
         return ABSENT, None
-    if is_directory(info):
+    if S_ISDIR(info.st_mode):
         return FOLDER, FOLDER_STAMP
     try:
         digested = digest_file(path, stat_cache, trust)

@@ -27,12 +27,13 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
 from prepcache.keys.code.project import Place, Places, loaded_from
 from prepcache.keys.environment import lately, may_be_older, runs_as_written, seen_texts
-from prepcache.keys.files.digest import Trust, is_directory, is_regular
+from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stat_cache import StatCache, stamp_of, user_stat_cache
 from prepcache.keys.observation import calls, inputs, watches
 from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input, Roots, Stamp, stamp_at
@@ -302,9 +303,9 @@ class Observer:
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether what was used by its name counts. A library's file counts by its distribution."""
         if info is not None:
-            if is_directory(info):
+            if S_ISDIR(info.st_mode):
                 path = os.path.join(path, "x")  # as what is in it
-            elif not is_regular(info):
+            elif not S_ISREG(info.st_mode):
                 return False  # a device, a pipe, a socket
         known, is_whole = self._recipe.reached, path not in self._recipe.partly
         is_edited = info is not None and known.get(path) is not None and known[path] != stamp_of(info)

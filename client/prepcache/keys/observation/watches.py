@@ -1,13 +1,9 @@
 """Watches: for which item, of which data set, a thread works, and what Python's audit events tell meanwhile.
 
-The audit hook is added when a function is watched first, and stays, as audit hooks do. While none is watched
-it costs one look at a tuple. A context variable carries watches to whatever runs in a copy of its context, as
-tasks of asyncio do. A thread that was started while a function was watched works for all watches in progress,
-as long as it lives: it may belong to a pool that the function keeps.
-
-What no event tells of (on Python 3.11 `cv2.imread(path)`) is noticed over the first items: the kernel's count
-of bytes that this thread has read is compared with the sizes of the files that were seen being opened, and of
-those that are open. It decides nothing: it is said once, with the remedy.
+The audit hook is added when a function is watched first, and stays, as audit hooks do. A context variable
+carries watches to whatever runs in a copy of its context, as tasks of asyncio do. A thread that was started
+while a function was watched works for all watches in progress, as long as it lives: it may belong to a pool
+that the function keeps.
 
 Invariants:
     1. Nothing is raised into the user's call. An error in what fills a watch marks it as incomplete: what was
@@ -57,11 +53,9 @@ ENOUGH = 2  # items with unseen bytes before it is said: one may be what a libra
 SLACK_BYTES = 4096
 
 _EVENTS = frozenset(
-    {
-        "open", "os.listdir", "os.scandir", "exec", "import", "ctypes.dlopen", "pickle.find_class",
-        "subprocess.Popen", "os.posix_spawn", "os.system", "sqlite3.connect", "os.mkdir", "os.rename",
-        "os.link", "os.symlink", "os.fork", "os.forkpty",
-    }
+    {"open", "os.listdir", "os.scandir", "exec", "import", "ctypes.dlopen", "pickle.find_class",
+     "subprocess.Popen", "os.posix_spawn", "os.system", "sqlite3.connect", "os.mkdir", "os.rename",
+     "os.link", "os.symlink", "os.fork", "os.forkpty"}
 )  # fmt: skip
 _OPENS_SOURCE = tokenize.open.__code__.co_filename
 _SHOWS_LINES = linecache.updatecache.__code__.co_filename
@@ -358,7 +352,9 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
 
 
 class UnseenReads:
-    """Bytes that a function read unseen, over its first items: `size_bytes` of one."""
+    """Notices what no event tells of, as `cv2.imread(path)` on Python 3.11: over the first items, compares the
+    bytes that the thread has read with the sizes of files that were seen to be opened, or are open. Decides
+    nothing. `size_bytes`: what one item read unseen."""
 
     def __init__(self) -> None:
         self._items_left, self._items, self.size_bytes = FIRST_ITEMS, 0, 0
