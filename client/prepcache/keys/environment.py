@@ -23,7 +23,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import filterfalse
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -43,7 +42,6 @@ REPLACED = "reinstalled after it was loaded"
 
 _MEMO_NAME = "distributions-v6.json"
 _TOOLS = re.compile("setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs")
-"""Normalised names that do not count as requirements."""
 _CODE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_MODULES = (".dist-info", ".egg-info", ".data", "__pycache__")
 _STATED = ("", "METADATA", "RECORD", "direct_url.json")
@@ -52,8 +50,7 @@ _REQUIREMENT = re.compile(r"^Requires-Dist:[ \t]*([\w.-]+)(?!.*\bextra\s*(?:==|i
 _FORKED = 0x40  # PF_FORKNOEXEC in linux/sched.h: it was forked and has executed no program of its own
 seen_texts: dict[str, tuple[int, ...] | None] = {}
 """The stamps of source files when they were loaded, or when nothing was loaded from them yet, by path."""
-_compared: dict[tuple[str, int], bool] = {}
-"""Whether this process has loaded another state of a distribution, by its metadata and their time."""
+_compared: dict[tuple[str, int], bool] = {}  # by metadata and their time: whether another state is loaded
 
 
 @dataclass
@@ -148,15 +145,14 @@ class Environment:
             name = queue.pop()
             if name not in found and name in self.distributions and name not in SELF_MODULES:
                 found.add(name)
-                queue += filterfalse(_TOOLS.fullmatch, self.distributions[name].requires)
+                queue += [one for one in self.distributions[name].requires if not _TOOLS.fullmatch(one)]
         return found
 
     def state(self, name: str) -> str:
         """Version and hash of a distribution; `REPLACED` if it was installed again after it was loaded."""
         one = self.distributions[name]
-        if one.editable_root is None and _is_replaced(one):  # of others the files count, as they are
-            return REPLACED
-        return f"{one.version} {one.hash}"
+        is_replaced = one.editable_root is None and _is_replaced(one)  # else its files count
+        return REPLACED if is_replaced else f"{one.version} {one.hash}"
 
 
 @lru_cache(maxsize=1)

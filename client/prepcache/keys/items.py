@@ -16,7 +16,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pathlib
@@ -74,9 +73,10 @@ def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: 
 
 def names_in(item: Any) -> list[str]:
     """The paths that count in an item, whatever holds them: none where it has no key. Reads no file."""
-    with contextlib.suppress(UnkeyableError):
+    try:
         return ItemHasher().probe(item)[0]
-    return []
+    except UnkeyableError:
+        return []
 
 
 def load(item: Any, read: Read = "path") -> Any:
@@ -152,16 +152,11 @@ class ItemHasher:
 
 @dataclass(frozen=True, eq=False)
 class Stamps:
-    """Items as they were digested, and what tells whether they changed since.
+    """Items as they were digested, and what tells whether they changed since."""
 
-    Args:
-        hashes: uint64[n], of the stamps of the files in each; 0 where they alone do not tell.
-        typed_names: paths in items that named nothing when the data set was opened.
-    """
-
-    digests: NDArray[np.uint8]
-    hashes: NDArray[np.uint64]
-    typed_names: list[str]
+    digests: NDArray[np.uint8]  # [n, 32]
+    hashes: NDArray[np.uint64]  # [n], of the stamps of the files in each; 0 where they alone do not tell
+    typed_names: list[str]  # paths that named nothing when the data set was opened
     note: str
     items: Sequence[Any]
     hasher: ItemHasher
@@ -187,21 +182,16 @@ class Stamps:
 
 
 class ItemEncoder(Encoder):
-    """Encodes items. Each path that it meets has a slot, whose number is written for the digest.
-
-    Attributes:
-        names, stamps: by slot.
-        known: by slot, what is digested already: directories, and what is not there.
-    """
+    """Encodes items. Each path that it meets has a slot, whose number is written for the digest."""
 
     ways_out = f"pass plain values as the item (a path, a number, a dict), {encoding.SAY_WHAT_COUNTS}"
 
     def __init__(self, rules: PathRules, stat_cache: StatCache | None = None, trust: Trust = "stat") -> None:
         super().__init__()
         self.rules, self.stat_cache, self.trust = rules, stat_cache, trust
-        self.names: list[str] = []
+        self.names: list[str] = []  # by slot
         self.stamps: list[Stamp] = []
-        self.known: dict[int, Digested] = {}
+        self.known: dict[int, Digested] = {}  # what is digested already: directories, and what is not there
         self.classes: dict[type, None] = {}
         self.text_files: list[str] = []
 
@@ -260,9 +250,9 @@ def digests_of(
     items: Sequence[Any], encoder: ItemEncoder, positions: range, first: int = 0, step: int = 1
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """The digests of the items at some positions, by a new encoder, and the hashes of their stamps, as in
-    `Stamps`. An item is written before the next is asked for, unless it cannot change: a sequence may give
-    each in the same memory."""
-    is_given = type(items) in (list, tuple) or (positions and _is_fixed(items[positions[0]]))
+    `Stamps`. An item of other sequences is written before the next is asked for: they may give each in the
+    same memory."""
+    is_given = type(items) in (list, tuple, range)
     written: list[Any] | None = _by_columns([items[at] for at in positions], encoder) if is_given else None
     if written is not None:
         ends = len(encoder.names) // len(positions) * np.arange(1, len(positions) + 1)
@@ -369,11 +359,6 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[Sequence[Any]]
     encoder.text_files += texts
     encoder.stamps += chain.from_iterable(zip(*stamps, strict=True))
     return list(zip(*pieces, strict=True))
-
-
-def _is_fixed(item: Any) -> bool:
-    """Whether nothing can change in an item: a path, a number, a text, or a tuple of those."""
-    return all(type(one) in SIMPLE or _may_be_path(one) for one in (item if type(item) is tuple else (item,)))
 
 
 def _may_be_path(value: Any) -> bool:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -28,7 +27,6 @@ from prepcache.keys.markers import Tree
 
 Read = Literal["path", "bytes", "text"]
 
-_FILESYSTEM, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _NO_FILE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)  # of what no function could open
 _TAGS = {"a file": b"f", "a directory": b"t", "missing": b"0"}
 LONGEST = 4096  # PATH_MAX on Linux
@@ -54,7 +52,7 @@ def looks_like_path(text: str) -> bool:
 def name_bytes(name: str) -> bytes:
     """A name as the filesystem has it, whatever the locale that it was listed under."""
     try:
-        return name.encode(_FILESYSTEM, _ERRORS)
+        return os.fsencode(name)
     except UnicodeEncodeError:  # a literal that the locale lacks, or a lone surrogate
         return name.encode("utf-8", "surrogatepass")
 
@@ -69,21 +67,14 @@ class Named(NamedTuple):
 
 
 class PathRules:
-    """Decides what strs and paths stand for.
-
-    Args:
-        root: names count relative to it, where the path lies under it.
-        read: what the function receives for a path that is an item or in one.
-        takes_directories: a path may name a directory without `tree()` (in items, not in config).
-    """
+    """Decides what strs and paths stand for. Names under `root` count relative to it."""
 
     def __init__(
         self, root: str | os.PathLike[str] | None = None, read: Read = "path", takes_directories: bool = True
     ) -> None:
         self.read = read
-        self.takes_directories = takes_directories
-        self.has_looked = False
-        """Whether something was met that may name a file."""
+        self.takes_directories = takes_directories  # without `tree()`: in items, not in configs
+        self.has_looked = False  # whether something was met that may name a file
         roots = () if root is None else (os.fspath(root) or ".", os.path.abspath(root))
         self._roots = tuple(os.path.join(one, "") for one in roots)
 

@@ -20,12 +20,11 @@ import functools
 import inspect
 import os
 import sys
-import types
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Literal, NamedTuple
 
 from blake3 import blake3
@@ -48,8 +47,7 @@ from prepcache.keys.paths import Read, check_reading, path_hook
 RECIPE_VERSION = 23  # first input of the digest; raised whenever the inputs or their order change
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
-EDITED = "edited after it was loaded"
-"""Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
+EDITED = "edited after it was loaded"  # of such a file only definitions that were loaded count
 LOADED = "import "  # begins the row of a module that is loaded
 DEFINITION = "()"  # ends the row of a definition, where the label of a value may be the same
 _MATERIAL = (
@@ -62,13 +60,12 @@ Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str],
 
 
 class State(NamedTuple):
-    """What counted when a recipe was made; rows are digests by label, with `config.path` and `$NAME`.
-    `objects`: labels of those whose attributes have rows; `variables`: all that were set."""
+    """What counted when a recipe was made."""
 
     digest: RecipeDigest
-    rows: dict[str, str | None]
-    objects: frozenset[str]
-    variables: frozenset[str] = frozenset()
+    rows: dict[str, str | None]  # digests by label, with `config.path` and `$NAME`
+    objects: frozenset[str]  # labels of those whose attributes have rows
+    variables: frozenset[str]  # all that were set
 
 
 changed_states: dict[RecipeDigest, dict[str, Any] | list[str]] = {}
@@ -86,22 +83,20 @@ class Recipe:
     config: dict[str, Any] = field(compare=False, repr=False)
     preprocess: Callable[..., Any] | None = field(compare=False, repr=False)
     reached: Mapping[str, tuple[int, ...] | None] = field(compare=False, repr=False)
-    """Project files that count, and their stamps; what the function opens or imports beyond is observed."""
-    partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())  # by what is reached there
-    root: str | None = field(compare=False, repr=False, default=None)
-    asks_cwd: bool = field(compare=False, repr=False, default=False)
-    literal_paths: frozenset[str] = field(compare=False, repr=False, default=frozenset())
-    """Absolute paths under the checkout that stand as literals in the code."""
-    named_files: frozenset[str] = field(compare=False, repr=False, default=frozenset())  # by literals
-    notes: tuple[str, ...] = field(compare=False, repr=False, default=())
-    asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)  # its arguments
-    classes: tuple[type, ...] = field(compare=False, repr=False, default=())
-    state: State = field(compare=False, repr=False, default=State(RecipeDigest(""), {}, frozenset()))
-    """What was there when it was made, also of what counts as it was before."""
+    """Project files that count, and their stamps; None where only what is reached there counts. What the
+    function opens or imports beyond is observed."""
+    root: str | None = field(compare=False, repr=False)
+    asks_cwd: bool = field(compare=False, repr=False)
+    literal_paths: frozenset[str] = field(compare=False, repr=False)  # absolute ones in the checkout
+    named_files: frozenset[str] = field(compare=False, repr=False)  # by literals
+    notes: tuple[str, ...] = field(compare=False, repr=False)
+    asked: dict[str, Any] = field(compare=False, repr=False)  # its arguments
+    classes: tuple[type, ...] = field(compare=False, repr=False)
+    state: State = field(compare=False, repr=False)  # when it was made, also of what counts as before
+    leaves_out: bool = field(compare=False, repr=False)  # some of what it reaches, as asked
+    may_ask: bool | None = field(compare=False, repr=False)  # None: not all code is known
+    generators: tuple[tuple[str, Any], ...] = field(compare=False, repr=False)
     own: frozenset[str] = field(compare=False, repr=False, default=frozenset())  # what its calls change
-    leaves_out: bool = field(compare=False, repr=False, default=False)  # some of what it reaches, as asked
-    may_ask: bool | None = field(compare=False, repr=False, default=None)  # None: not all code is known
-    generators: tuple[tuple[str, Any], ...] = field(compare=False, repr=False, default=())
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"generators": ()}
@@ -187,7 +182,8 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
     """The recipe, in which what calls have changed counts as before if it may."""
     state, parts, reach = _look(preprocess, asked, classes)
     graph, config, root = reach.graph, _copied(asked["config"]), reach.root
-    read = {path: source.stamp for path, source in graph.sources.items()}
+    stamps = {path: source.stamp for path, source in graph.sources.items()}
+    whole = {path: stamps.get(path) or path_stamp(path) for path in graph.files.values()}
     unused = [one for one in asked["untracked"] if one not in reach.ignored]
     notes = [f"untracked={one!r} names nothing that the code uses: correct or remove it" for one in unused]
     notes += notes_on_ranks(reach)
@@ -200,9 +196,8 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], classes: tup
         notes += [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in before]
     made = Recipe(
         state.digest, parts, parts["name"], canonical_order(config), preprocess,
-        reached={p: read.get(p) or path_stamp(p) for p in (*graph.files.values(), *reach.sources)},
-        partly=frozenset(reach.sources) - {*graph.files.values()},
-        root=root, asks_cwd="cwd" in reach.asked.topics, notes=tuple(notes), classes=classes, state=state,
+        reached=dict.fromkeys(reach.sources) | whole, root=root, asks_cwd="cwd" in reach.asked.topics,
+        notes=tuple(notes), classes=classes, state=state,
         literal_paths=frozenset(t for t in reach.asked.literals if root and t.startswith(root + os.sep)),
         named_files=frozenset(path for text in reach.asked.texts for path in files_named_in(text)),
         asked={**asked, "config": config},
@@ -314,7 +309,7 @@ def _function_of(value: Any) -> FunctionType | None:
     for _ in range(16):
         if isinstance(value, functools.partial):
             value = value.func
-        elif isinstance(value, types.MethodType):
+        elif isinstance(value, MethodType):
             value = value.__func__
         elif isinstance(value, FunctionType | functools._lru_cache_wrapper) and "__wrapped__" in vars(value):
             value = vars(value)["__wrapped__"]
@@ -330,7 +325,7 @@ def _function_of(value: Any) -> FunctionType | None:
 def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     if function is not None and not function.__qualname__.endswith("__call__"):
         return f"{project.module_label(function.__globals__)}.{function.__qualname__}"
-    is_named = isinstance(preprocess, type | types.BuiltinFunctionType)
+    is_named = isinstance(preprocess, type | BuiltinFunctionType)
     return project.class_label(preprocess if is_named else type(preprocess))
 
 

@@ -8,14 +8,12 @@
 
 Invariants:
     1. A stamp that was young when its file was read is not recorded (`is_racy`).
-    2. Segments are never changed: they are written under a temporary name and renamed. Any number of
-       processes may write and merge; none needs a lock, as a segment is removed only after its records
-       are in another.
+    2. Segments are never changed. Any number of processes may write and merge; none needs a lock, as a
+       segment is removed only after its records are in another.
     3. The cache never fails a job: where it cannot be read or written it is empty or forgets. Segments are
        read by calls, never mapped.
-    4. Nothing is believed that others may have written: the folder and each segment belong to this user,
-       and nobody else may write to them. A record is believed only if its whole stamp is equal and its check
-       fits: a torn, mixed-up or zeroed file knows less.
+    4. Nothing is believed that others may have written. A record is believed only if its whole stamp is
+       equal and its check fits: a torn, mixed-up or zeroed file knows less.
     5. A forked child writes nothing that its parent learned (the parent will).
 """
 
@@ -45,10 +43,8 @@ if TYPE_CHECKING:
 Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, mtime_ns, ctime_ns, each as a signed 64-bit number."""
 
-LOCAL_WINDOW_NS = 2_000_000_000
-"""A younger stamp may hide a later write: the kernel's clock goes in ticks, some filesystems' in seconds."""
-REMOTE_WINDOW_NS = 60_000_000_000
-"""On network and FUSE filesystems, and unknown ones: attributes are cached up to 60 s."""
+LOCAL_WINDOW_NS = 2_000_000_000  # a younger stamp may hide a later write: some filesystems count in seconds
+REMOTE_WINDOW_NS = 60_000_000_000  # on network, FUSE and unknown ones: attributes are cached up to 60 s
 _LOCAL = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs", "f2fs", "jfs", "reiserfs", "tmpfs",
     "ramfs", "overlay", "aufs", "ntfs3", "udf", "nilfs2", "ubifs", "rootfs", "devtmpfs", "hugetlbfs",
@@ -91,7 +87,7 @@ def _signed(number: int) -> int:
 
 def is_racy(stamp: Stamp, read_at_ns: int, window_ns: int) -> bool:
     """Whether a write after `read_at_ns` could leave a file's stamp as it is. A change time in the future is
-    racy; a modification time there says nothing (anyone may set it)."""
+    racy; anyone may set a modification time."""
     return read_at_ns - stamp[4] < window_ns or -window_ns < read_at_ns - stamp[3] < window_ns
 
 

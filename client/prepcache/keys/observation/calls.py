@@ -5,8 +5,7 @@
     cv2.imread(f"{root}/{i}.png")                           a C library opens it: heard on Python >= 3.12
 
 On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
-those of the job. On Python 3.11 `sys.setprofile` tells, where code that is reached asks: in the watched
-thread, and in those that it starts as long as they live.
+those of the job. On Python 3.11 `sys.setprofile` tells, in the watched thread and those that it starts.
 
 Invariants:
     1. Nothing is heard of while no function is watched and no fill runs. A callback raises nothing; its own
@@ -228,16 +227,11 @@ _profiling = 0  # how many watches profile at the time, under `STATE.lock`
 
 
 class _Tool:
-    """What is heard by `sys.monitoring`, for all watches and fills of this process.
-
-    Attributes:
-        vain: how often calls could open nothing, by address of code, and place in it.
-
-    Locking: all but `vain` and `is_deaf` is changed under `STATE.lock`.
-    """
+    """What is heard by `sys.monitoring`, for all watches and fills of this process. All but `vain` and
+    `is_deaf` is changed under `STATE.lock`."""
 
     def __init__(self) -> None:
-        self.vain: dict[tuple[int, int], int] = {}
+        self.vain: dict[tuple[int, int], int] = {}  # calls that could open nothing, by code, and place in it
         self.is_deaf = False
         self._users = 0
         self._id: int | None = None

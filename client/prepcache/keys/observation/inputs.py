@@ -32,7 +32,7 @@ from prepcache.keys.environment import REPLACED, Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import StatCache, stamp_of
 from prepcache.keys.observation import watches
-from prepcache.keys.observation.watches import info_of, is_within, names_in
+from prepcache.keys.observation.watches import Kind, info_of, is_within, names_in
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.wire import RANDOM
 
@@ -49,22 +49,15 @@ _LISTING_DOMAIN = b"prepcache listing v1\0"
 
 
 class Input(NamedTuple):
-    """An input that a process saw, or an output that may have been an input before.
-
-    Args:
-        name: what leads other jobs to it; "" in the log.
-        stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
-        is_read: it was not only named or asked for.
-        folder: the working directory, if it was used by a relative name.
-    """
+    """An input that a process saw, or an output that may have been an input before."""
 
     kind: str
     digest: str
-    name: str = ""
+    name: str = ""  # what leads other jobs to it; none in the log
     path: str | None = None
-    stamp: Stamp | None = None
-    is_read: bool = True
-    folder: str | None = None
+    stamp: Stamp | None = None  # when it was used first; None of nothing, and of a folder that was listed
+    is_read: bool = True  # and not only named or asked for
+    folder: str | None = None  # the working directory, if it was used by a relative name
 
     @property
     def row(self) -> dict[str, str]:
@@ -93,11 +86,9 @@ class Roots:
         if is_literal:
             return [path]
         if folder is not None and self.cwd is not None:
-            from_here = "cwd:" + os.path.relpath(path, self.cwd)
-            if folder == self.cwd:
-                return [from_here]
-            # Whoever went there may have gone by any name, or may be there from the start.
-            return list(dict.fromkeys(["cwd:" + os.path.relpath(path, folder), from_here, path]))
+            # Whoever went to another folder may have gone by any name, or may be there from the start.
+            found = {f"cwd:{os.path.relpath(path, one)}": None for one in (folder, self.cwd)}
+            return [*found, *([] if folder == self.cwd else [path])]
         is_within_cwd = self.cwd is not None and is_within(path, self.cwd)
         within = [f"cwd:{os.path.relpath(path, self.cwd)}"] if is_within_cwd else []
         for tag, root in (("items", self.items), ("project", self.project)):
@@ -141,7 +132,7 @@ def still_true(
         if path is None or kind not in ("file", "folder"):
             return name, "changed"
         is_listed = kind == "folder" and digest != FOLDER
-        watches.depend_on((path,), is_listed=is_listed)
+        watches.depend_on([path], Kind.LISTED if is_listed else Kind.READ)
         now = digest_of_names(names_in(path)) if is_listed else digest_now(path, stat_cache, trust)[0]
         if now != digest or not runs_as_written(path):
             return name, "appeared" if digest == ABSENT else "is gone" if now == ABSENT else "changed"

@@ -60,13 +60,7 @@ _NOTHING = Input(_TOP_LEVEL, "", path="")
 
 
 class Observer:
-    """Records what a function reads, over any number of items and threads. What its recipe counts is none.
-
-    Attributes:
-        _last: the last entry of the log by path; that of a listing by the folder's path with a separator.
-        _modules: files of modules that were met, with all that they import.
-        _told: how much of the log is among `_inputs`, and how many modules were met by then.
-        _inputs: what this process and others saw, by name.
+    """Records what a function reads beside what its recipe counts, over any number of items and threads.
 
     Locking: none. Entries are appended and items of dicts and sets are set, which is atomic.
     """
@@ -83,14 +77,14 @@ class Observer:
         self._recipe = replace(recipe, preprocess=None, config={}, asked=asked, generators=())
         self._roots = roots or Roots.of(recipe)
         self._stat_cache, self._trust = stat_cache, trust
-        self._last: dict[str, Input] = {}
+        self._last: dict[str, Input] = {}  # in the log by path; of a listing, by that and a separator
         self._outputs: set[str] = set()
-        self._modules: set[str] = set()
+        self._modules: set[str] = set()  # files of modules that were met, with all that they import
         self._top_levels: set[str] = set()
         self._places = Places(lately().installed)
         self._ignored = ("/proc/", "/sys/", os.path.join(cache_folder(os.environ), ""))
-        self._told = (0, 0)
-        self._inputs: dict[str, Input] = {}
+        self._told = (0, 0)  # how much of the log is among `_inputs`, and of `_modules`
+        self._inputs: dict[str, Input] = {}  # what this process and others saw, by name
         self._all_outputs: set[str | None] = set()
         self._files = frozenset(recipe.reached)
         self._code = calls.JobCode(self._files, recipe.may_ask)
@@ -293,8 +287,8 @@ class Observer:
             if (info := info_of(one)) is None:
                 continue
             # What the recipe imports counts as it is loaded, unless another name leads to more of it.
-            is_older = one.endswith(".py") and may_be_older(one, stamp_of(info)) and bool(loaded_from(one))
-            if (is_asked or one not in self._recipe.reached) and is_older:
+            is_older = one.endswith(".py") and may_be_older(one, stamp_of(info)) and loaded_from(one)
+            if is_asked and is_older:
                 self._note(one, Input("file", CHANGED, path=one))
             elif self._is_input(one, info):
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
@@ -307,9 +301,8 @@ class Observer:
                 path = os.path.join(path, "x")  # as what is in it
             elif not S_ISREG(info.st_mode):
                 return False  # a device, a pipe, a socket
-        known, is_whole = self._recipe.reached, path not in self._recipe.partly
-        is_edited = info is not None and known.get(path) is not None and known[path] != stamp_of(info)
-        is_counted = path in known and is_whole and not is_edited
+        stamp = self._recipe.reached.get(path)
+        is_counted = stamp is not None and (info is None or stamp_of(info) == stamp)
         is_ignored = path.startswith(self._ignored) or _CACHE_FOLDER in path
         if is_counted or is_ignored or self._is_output(path):
             return False

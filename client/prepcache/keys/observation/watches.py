@@ -110,26 +110,16 @@ def names_in(folder: str) -> list[bytes] | None:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """One function at work on one item.
+    """One function at work on one item."""
 
-    Args:
-        items: the paths of the item, which count by its digest, also by where they link to.
-        code: the files of the function's code.
-        facts: in their order, each once, by kind, path and folder.
-        failure: why something may have been missed.
-        opened_bytes: sizes of the files that were opened to be read, as often as they were.
-        calls: how many items the function was called with.
-        older: the threads that ran when it began, which work for others.
-    """
-
-    items: tuple[str, ...] = ()
-    code: frozenset[str] = frozenset()
+    items: tuple[str, ...] = ()  # its paths, which count by its digest, also by where they link to
+    code: frozenset[str] = frozenset()  # the files of the function's code
     facts: dict[tuple[str, str, str | None], Fact] = field(default_factory=dict)
-    failure: str = ""
-    opened_bytes: int = 0
+    failure: str = ""  # why something may have been missed
+    opened_bytes: int = 0  # of the files that were opened to be read, as often as they were
     programs: list[str] = field(default_factory=list)
-    calls: int = 1
-    older: Sequence[threading.Thread] = ()
+    calls: int = 1  # how many items the function was called with
+    older: Sequence[threading.Thread] = ()  # those that ran when it began, and work for others
     is_on: bool = True
     _links: list[str] | None = None
 
@@ -208,28 +198,21 @@ def note(kind: str, path: str, other: Any = None) -> None:
     folder = None if path[:1] == "/" else os.getcwd()
     key, new = (kind, path, folder), None
     for watch in present():
-        if not watch.is_on:
-            continue
-        fact = watch.facts.get(key)
-        if fact is None:
-            if new is None:
-                new = Fact(kind, path, folder, info_of(path), other)
-            fact = watch.facts.setdefault(key, new)
-        if kind == Kind.READ and fact.info is not None:
-            watch.opened_bytes += fact.info.st_size
+        if watch.is_on:
+            if (fact := watch.facts.get(key)) is None:
+                new = new or Fact(kind, path, folder, info_of(path), other)
+                fact = watch.facts.setdefault(key, new)
+            if kind == Kind.READ and fact.info is not None:
+                watch.opened_bytes += fact.info.st_size
 
 
-def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
-    """Notes files, or folders, though nothing is opened: a function may open a data set of its own, whose
-    digests are known."""
+def depend_on(paths: Iterable[str | bytes], kind: str = Kind.READ) -> None:
+    """Notes what is not opened, as its digest is known: a function may open a data set of its own."""
     if not STATE.running or not present():
         return
     try:
         for path in map(os.fsdecode, paths):
-            if is_listed:
-                note(Kind.LISTED, path, names_in(path))
-            else:
-                note(Kind.READ, path)
+            note(kind, path, names_in(path) if kind == Kind.LISTED else None)
     except Exception as error:  # noqa: BLE001 - fails closed, as the hook does
         fail(error)
 
@@ -334,27 +317,24 @@ def _note_listing(folder: Any) -> None:
 
 
 def _note_start(event: str, args: tuple[Any, ...]) -> None:
-    folder = None
-    if event == "os.system":
-        texts = [os.fsdecode(args[0])]
-    else:
-        given = [args[1]] if isinstance(args[1], str | bytes | os.PathLike) else args[1]
-        texts = [os.fsdecode(text) for text in (args[0], *given) if text is not None]
-        folder = args[2] if event == "subprocess.Popen" else None
+    given = args[1] if event != "os.system" else ()
+    given = [given] if isinstance(given, str | bytes | os.PathLike) else given
+    texts = [os.fsdecode(text) for text in (args[0], *given) if text is not None]
+    folder = os.fsdecode(args[2] or "") if event == "subprocess.Popen" else ""
     for watch in present():
         watch.programs.append(os.path.basename(texts[0].split(maxsplit=1)[0]) if texts[0].strip() else "")
     words = [word for text in texts for word in (text, *_BETWEEN_WORDS.split(text)) if word]
     for word in dict.fromkeys(words):
-        found = os.path.join(os.fsdecode(folder or ""), word)
+        found = os.path.join(folder, word)
         is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
         if not found.startswith(_COMMANDS) and (is_path or os.path.isfile(found)):
             note(Kind.NAMED, found)
 
 
 class UnseenReads:
-    """Notices what no event tells of, as `cv2.imread(path)` on Python 3.11: over the first items, compares the
-    bytes that the thread has read with the sizes of files that were seen to be opened, or are open. Decides
-    nothing. `size_bytes`: what one item read unseen."""
+    """Notices what no event tells of, as `cv2.imread(path)` on Python 3.11. Over the first items, the bytes
+    that the thread read are compared with the sizes of files that were seen to be opened, or are open. It
+    decides nothing. `size_bytes`: what one item read unseen."""
 
     def __init__(self) -> None:
         self._items_left, self._items, self.size_bytes = FIRST_ITEMS, 0, 0
