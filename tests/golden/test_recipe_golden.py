@@ -63,7 +63,7 @@ def test_every_version_constant_is_in_the_digest(constant):
 
 @pytest.mark.parametrize(
     ("patched", "value"),
-    [("python_version", lambda: "cpython 9.9"), ("default_dtype", lambda: "torch.float16")],
+    [("PYTHON", "cpython 9.9"), ("default_dtype", lambda: "torch.float16")],
 )
 def test_python_and_the_default_dtype_are_in_the_digest(patched, value):
     def f(x: object) -> object:

@@ -79,7 +79,7 @@ def made() -> dict[str, Any]:
         sys.path.insert(0, folder)
         try:
             with (
-                mock.patch.object(recipes, "python_version", lambda: "cpython 3.x"),
+                mock.patch.object(recipes, "PYTHON", "cpython 3.x"),
                 mock.patch.object(recipes, "default_dtype", lambda: "torch.float32"),
                 mock.patch.dict(
                     "os.environ", {"GOLDEN_VARIABLE": "set", "XDG_CACHE_HOME": f"{folder}/cache"}

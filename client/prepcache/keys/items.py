@@ -105,8 +105,7 @@ class ItemHasher:
     def __post_init__(self) -> None:
         check_reading(self.read, self.trust)
         self.rules = PathRules(self.root, self.read)
-        self.classes: dict[type, None] = {}
-        """Of the project's instances in all items so far."""
+        self.classes: dict[type, None] = {}  # of the project's instances in all items so far
 
     def digest_many(self, items: Sequence[Any], first: int = 0, step: int = 1) -> Stamps:
         """Messages count from `first` in steps of `step`."""

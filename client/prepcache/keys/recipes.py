@@ -47,6 +47,7 @@ from prepcache.keys.paths import Read, check_reading, path_hook
 RECIPE_VERSION = 23  # first input of the digest; raised whenever the inputs or their order change
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
+PYTHON = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 EDITED = "edited after it was loaded"  # of such a file only definitions that were loaded count
 LOADED = "import "  # begins the row of a module that is loaded
 DEFINITION = "()"  # ends the row of a definition, where the label of a value may be the same
@@ -247,7 +248,7 @@ def _look(
         "config": {path: shown(path, leaf) for path, leaf in leaves.items()},
         "environment": {
             DEFAULT_DTYPE: default_dtype(),
-            "python": python_version(),
+            "python": PYTHON,
             # Asserts and `if __debug__` are there or not by this. Code tells by itself; files do not.
             "optimize": sys.flags.optimize if reach.whole_files else None,
             "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
@@ -259,10 +260,6 @@ def _look(
     }
     user_stat_cache().flush()
     return _state(_digest(parts, config_digest, reach), leaves, reach), parts, reach
-
-
-def python_version() -> str:
-    return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def _walk(

@@ -33,7 +33,6 @@ READ_BYTES = 512 * 1024
 MAX_THREADS = 8
 MAX_ATTEMPTS = 3  # to read a file that changes meanwhile
 
-_FOUR, _FIVE = struct.Struct(">4q"), struct.Struct(">5q")
 _BATCH_FILES = 64
 
 
@@ -138,9 +137,9 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
         if info is not None and S_ISREG(info.st_mode):
             digested = digest_file(path, stat_cache, trust, info)
             content.update(digested.digest)
-            stamps.update(_FIVE.pack(*digested.stamp))
+            stamps.update(struct.pack(">5q", *digested.stamp))
             is_any_racy |= digested.is_racy
-    a, b, c, d = _FOUR.unpack(stamps.digest())
+    a, b, c, d = struct.unpack(">4q", stamps.digest())
     return Digested(content.digest(), (a, b, c, d, 0), is_any_racy)
 
 

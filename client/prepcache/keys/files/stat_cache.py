@@ -31,14 +31,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from prepcache import forks
 from prepcache.protocol.places import cache_folder
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, mtime_ns, ctime_ns, each as a signed 64-bit number."""
@@ -100,7 +99,6 @@ def racy_window_ns(device: int) -> int:
 
 
 def _mounted() -> Iterator[tuple[int, str]]:
-    """Device and kind of each filesystem."""
     with (
         contextlib.suppress(OSError),
         open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines,
@@ -143,13 +141,11 @@ class _Segment:
         if row == len(self._hashes) or self._hashes[row] != wanted:
             return None
         record = _RECORD.unpack(self._read(_RECORD.size, self._records_at + _RECORD.size * row))
-        if record[:5] != stamp or mix(record[:9]) != record[9] & (1 << 64) - 1:
+        if record[:5] != stamp or mix(record[:9]) != record[9] & _MASK:
             return None
         return _WORDS.pack(*record[5:9])
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
-        import numpy as np
-
         hashes = np.frombuffer(self._hashes, np.uint64)
         wanted = mix(stamps.T[:2].view(np.uint64))
         at = np.searchsorted(hashes, wanted)
@@ -160,8 +156,6 @@ class _Segment:
         return rows[is_right], np.ascontiguousarray(records[is_right, 5:9]).view(np.uint8)
 
     def records(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-        import numpy as np
-
         size, begin = _RECORD.size, self._records_at
         if _READ_WHOLE * len(rows) >= self.count:
             return np.frombuffer(self._read(size * self.count, begin), "<i8").reshape(-1, 10)[rows]
@@ -176,8 +170,6 @@ def _fits(records: NDArray[np.int64]) -> Any:
 
 def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
     """Writes the first record of each file. No fsync: checks refuse torn records."""
-    import numpy as np
-
     hashes, first = np.unique(mix(records.T[:2].view(np.uint64)), return_index=True)
     temporary = path.with_name(f".{path.name}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -216,7 +208,6 @@ class StatCache:
         self._pending: dict[Stamp, bytes] = {}
 
     def get(self, stamp: Stamp) -> bytes | None:
-        """Needs no numpy."""
         if (digest := self._pending.get(stamp)) is not None:
             return digest
         segments = self._opened().values()
@@ -224,8 +215,6 @@ class StatCache:
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
         """Which of stamps, int64[n, 5], are recorded, bool[n], and their digests, uint8[n, 32], or zeros."""
-        import numpy as np
-
         found = np.zeros(len(stamps), np.bool_)
         digests = np.zeros((len(stamps), 32), np.uint8)
         for segment in self._opened().values():
@@ -277,8 +266,6 @@ class StatCache:
         return found
 
     def _write_pending(self) -> None:
-        import numpy as np
-
         stamps = np.array([*self._pending], np.int64).view(np.uint64)
         digests = np.frombuffer(b"".join(self._pending.values()), np.uint64)
         columns = [*stamps.T, *digests.reshape(-1, 4).T]

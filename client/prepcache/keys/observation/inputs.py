@@ -15,7 +15,6 @@ NOTE [ Names of observed files ]
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -26,8 +25,8 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.import_graph import ImportGraph, with_packages
-from prepcache.keys.code.project import Places, is_checkout, space_of, working_folder
+from prepcache.keys.code.import_graph import with_packages
+from prepcache.keys.code.project import is_checkout, space_of, working_folder
 from prepcache.keys.environment import REPLACED, Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import StatCache, stamp_of
@@ -163,16 +162,6 @@ def digest_of_names(names: Iterable[bytes] | None) -> str:
         return ABSENT
     kept = sorted(name for name in names if name != b"__pycache__")
     return blake3(_LISTING_DOMAIN + b"\0".join(kept)).hexdigest()
-
-
-def with_imports(path: str, places: Places) -> tuple[list[str], set[str]]:
-    """A module's file, those of the project that it imports, and top-level modules of distributions."""
-    graph = ImportGraph(places)
-    if path.endswith(".py"):
-        names = {space_of(one).get("__file__"): name for name, one in list(sys.modules.items())}
-        with contextlib.suppress(UnkeyableError):  # it can't be parsed: it counts, and imports nothing
-            graph.add_file(names.get(path, "__unknown__"), path)
-    return list(dict.fromkeys((path, *graph.files.values()))), set(graph.top_levels)
 
 
 def files_of_module(module: str) -> list[str]:

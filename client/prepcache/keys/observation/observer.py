@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,9 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
-from prepcache.keys.code.project import Place, Places, loaded_from
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.project import Place, Places, loaded_from, space_of
 from prepcache.keys.environment import lately, may_be_older, runs_as_written, seen_texts
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stat_cache import StatCache, stamp_of, user_stat_cache
@@ -53,9 +56,7 @@ _UNSEEN = (
 )
 _KEEPS = "it may use processes that an earlier call has started, and what they read is not seen"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
-_TOP_LEVEL = "top level"
-"""The kind of an entry that names a module of a distribution, which counts as a whole."""
-_NOTHING = Input(_TOP_LEVEL, "", path="")
+_NOTHING = Input(OUTPUT, "")
 """So that whoever meets one of the modules that an item loaded meets all."""
 
 
@@ -158,19 +159,14 @@ class Observer:
         return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
-        return self.add(self._new_inputs())
-
-    def _new_inputs(self) -> Iterator[Input]:
+        new: list[Input] = []
         while self._told != (now := (len(_log), len(self._modules))):
             begin = self._told[0] if self._told[1] == now[1] else 0  # an older entry may be of a module
             for entry in _log[begin : now[0]]:
                 if self._counts(entry):
-                    yield from (entry.seen._replace(name=name) for name in self._names_of(entry.seen))
+                    new += [entry.seen._replace(name=name) for name in self._names_of(entry.seen)]
             self._told = now
-        installed, counted = lately(), self._recipe.parts["environment"]["distributions"]
-        for name in sorted(installed.owning(list(self._top_levels))):
-            if (digest := installed.state(name)) != counted.get(name):
-                yield Input("distribution", digest, name)
+        return self.add(new)
 
     def _counts(self, entry: Entry) -> bool:
         """Whether an entry is one of this data set's; see NOTE [ What is loaded once ]."""
@@ -190,9 +186,9 @@ class Observer:
 
     def _names_of(self, seen: Input) -> list[str]:
         path = seen.path or ""
-        if seen.kind == _TOP_LEVEL:
-            self._top_levels.add(path)
-            return []
+        if seen.kind == "distribution":
+            counted = self._recipe.parts["environment"]["distributions"]
+            return [] if counted.get(seen.name) == seen.digest else [seen.name]
         if seen.kind == OUTPUT:
             return [path]
         is_literal = any(path.startswith(literal) for literal in self._recipe.literal_paths)
@@ -281,8 +277,11 @@ class Observer:
         if place is Place.SITE:
             self._count_distributions([top_level])
             return
-        files, top_levels = inputs.with_imports(path, self._places)
-        for one in files:
+        graph = ImportGraph(self._places)
+        with contextlib.suppress(UnkeyableError):  # it can't be parsed: it counts, and imports nothing
+            names = {space_of(one).get("__file__"): name for name, one in list(sys.modules.items())}
+            graph.add_file(names.get(path, "__unknown__"), path)
+        for one in dict.fromkeys((path, *graph.files.values())):
             self._modules.add(one)
             if (info := info_of(one)) is None:
                 continue
@@ -292,7 +291,7 @@ class Observer:
                 self._note(one, Input("file", CHANGED, path=one))
             elif self._is_input(one, info):
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
-        self._count_distributions(top_levels)
+        self._count_distributions(graph.top_levels)
 
     def _is_input(self, path: str, info: os.stat_result | None) -> bool:
         """Whether what was used by its name counts. A library's file counts by its distribution."""
@@ -312,9 +311,12 @@ class Observer:
         return place is Place.PROJECT
 
     def _count_distributions(self, top_levels: Iterable[str]) -> None:
-        if self._recipe.asked["environment"] is None:  # else those that it names count
-            for name in top_levels:
-                self._note(name, Input(_TOP_LEVEL, "", path=name))
+        new = {*top_levels} - self._top_levels
+        if new and self._recipe.asked["environment"] is None:  # else those that it names count
+            installed = lately()
+            for name in installed.owning(new):
+                self._note(name, Input("distribution", installed.state(name), name))
+            self._top_levels |= new
 
 
 def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
@@ -338,13 +340,12 @@ class Entry(NamedTuple):
 
 _log: list[Entry] = []
 """What functions of this process were seen to use. Observers share it; see NOTE [ What is loaded once ]."""
-_arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
+_arrived: dict[tuple[RecipeDigest, Roots, Trust], Observer] = {}
 
 
 def _of_this_process(recipe: Recipe, roots: Roots, trust: Trust, given: list[Input]) -> Observer:
-    at = recipe.digest, roots
+    at = recipe.digest, roots, trust
     if at not in _arrived:
-        made = _arrived.setdefault(at, Observer(recipe, roots, user_stat_cache()))
+        made = _arrived.setdefault(at, Observer(recipe, roots, user_stat_cache(), trust))
         _log.extend(Entry(made, seen) for seen in given)
-    _arrived[at]._trust = trust
     return _arrived[at]
