@@ -138,12 +138,10 @@ class ItemHasher:
         """The digests of some items as they are now; reads only files that the stat cache does not know."""
         self.stat_cache = self.stat_cache or user_stat_cache()  # it was left behind when this was pickled
         encoder = ItemEncoder(self.rules, self.stat_cache)
-        if len(items) == 1:  # as a lazy data set asks: no arrays for that
-            return [digest_of(items[0], encoder)]
         return [row.tobytes() for row in digests_of(items, encoder, range(len(items)))[0]]
 
     def read_again(self, item: Any) -> bytes:
-        return digest_of(item, ItemEncoder(self.rules))
+        return digests_of([item], ItemEncoder(self.rules), range(1))[0].tobytes()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "stat_cache": None, "classes": {}}
@@ -237,12 +235,6 @@ class ItemEncoder(Encoder):
 @lru_cache(maxsize=1)
 def _labels(path: tuple[str, ...]) -> Labels:
     return Labels(Places(Environment(path).installed))
-
-
-def digest_of(item: Any, encoder: ItemEncoder) -> bytes:
-    pieces: list[Any] = [_PREFIX]
-    encoder.write(item, pieces.append, "items[0]")
-    return blake3(encoder.joined(pieces)).digest()
 
 
 def digests_of(

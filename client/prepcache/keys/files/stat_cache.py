@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 from prepcache import forks
 from prepcache.protocol.places import cache_folder
 
-Stamp = tuple[int, int, int, int, int]
-"""Device, inode, size, mtime_ns, ctime_ns, each as a signed 64-bit number."""
+Stamp = tuple[int, int, int, int, int]  # device, inode, size, mtime_ns, ctime_ns, as signed 64-bit numbers
 
 LOCAL_WINDOW_NS = 2_000_000_000  # a younger stamp may hide a later write: some filesystems count in seconds
 REMOTE_WINDOW_NS = 60_000_000_000  # on network, FUSE and unknown ones: attributes are cached up to 60 s
@@ -99,12 +98,9 @@ def racy_window_ns(device: int) -> int:
 
 
 def _mounted() -> Iterator[tuple[int, str]]:
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines,
-    ):
-        for row in map(str.split, lines):
-            yield os.makedev(*map(int, row[2].split(":"))), row[row.index("-") + 1]
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as lines:
+        for row in map(bytes.split, lines):
+            yield os.makedev(*map(int, row[2].split(b":"))), os.fsdecode(row[row.index(b"-") + 1])
 
 
 def mix(words: Iterable[Any]) -> Any:
