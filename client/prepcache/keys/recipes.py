@@ -45,7 +45,6 @@ from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 
 RECIPE_VERSION = 23  # first input of the digest; raised whenever the inputs or their order change
-RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
 PYTHON = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 EDITED = "edited after it was loaded"  # of such a file only definitions that were loaded count
@@ -84,8 +83,7 @@ class Recipe:
     config: dict[str, Any] = field(compare=False, repr=False)
     preprocess: Callable[..., Any] | None = field(compare=False, repr=False)
     reached: Mapping[str, tuple[int, ...] | None] = field(compare=False, repr=False)
-    """Project files that count, and their stamps; None where only what is reached there counts. What the
-    function opens or imports beyond is observed."""
+    """Project files that count, and their stamps; None of those in which only what is reached counts."""
     root: str | None = field(compare=False, repr=False)
     asks_cwd: bool = field(compare=False, repr=False)
     literal_paths: frozenset[str] = field(compare=False, repr=False)  # absolute ones in the checkout
@@ -333,7 +331,8 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> R
         for rows in (code["files"], code["definitions"], values)
     ]
     counted = parts | {"name": "", "code": (code["mode"], reach.variables, *tables), "config": config_digest}
-    return RecipeDigest(blake3(RECIPE_DOMAIN + Encoder().encode(counted, path="recipe")).hexdigest())
+    encoded = Encoder().encode(counted, path="recipe")
+    return RecipeDigest(blake3(b"prepcache recipe v%d\0" % RECIPE_VERSION + encoded).hexdigest())
 
 
 def code_part(code: str | Sequence[Any] | None, reach: Dependencies) -> dict[str, Any]:

@@ -80,10 +80,8 @@ class Roots:
         is_whole = recipe.root is None or is_checkout(recipe.root)
         return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd)
 
-    def names(self, path: str, folder: str | None, is_literal: bool = False) -> list[str]:
+    def names(self, path: str, folder: str | None) -> list[str]:
         """How a file counts that was used in a folder; see NOTE [ Names of observed files ]."""
-        if is_literal:
-            return [path]
         if folder is not None and self.cwd is not None:
             # Whoever went to another folder may have gone by any name, or may be there from the start.
             found = {f"cwd:{os.path.relpath(path, one)}": None for one in (folder, self.cwd)}

@@ -89,9 +89,8 @@ class Observer:
         self._all_outputs: set[str | None] = set()
         self._files = frozenset(recipe.reached)
         self._code = calls.JobCode(self._files, recipe.may_ask)
-        self._programs: dict[str, None] = {}
         self._unseen = watches.UnseenReads()
-        self._said: set[str] = set()
+        self._notices: dict[str, str] = {}  # by topic; none of those that were said
 
     def __reduce__(self) -> Any:
         """Begins elsewhere with what its function's state was built from."""
@@ -99,11 +98,8 @@ class Observer:
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[tuple[str, str], ...]:
-        programs, size = ", ".join(list(self._programs)[:3]), self._unseen.size_bytes
-        found = [("started", _STARTED.format(programs=programs))] if programs else []
-        found += [("unseen", _UNSEEN.format(size=size))] if size else []
-        new = tuple(one for one in found if one[0] not in self._said)
-        self._said.update(topic for topic, _ in new)
+        new = tuple(one for one in self._notices.items() if one[1])
+        self._notices.update((topic, "") for topic, _ in new)
         return new
 
     filling = staticmethod(calls.filling)
@@ -123,14 +119,17 @@ class Observer:
                             watches.note(Kind.NAMED, path)
                     yield watch
                 self._unseen.end(watch, before)
+                if size := self._unseen.size_bytes:
+                    self._notices.setdefault("unseen", _UNSEEN.format(size=size))
         finally:
             if STATE.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
             if any(self._may_share(one) for one in list(STATE.parents)):
                 watch.failure = watch.failure or _KEEPS
             seen = watch.facts.values()
-            if watch.programs or any(one.kind != Kind.READ or one.path not in watch.items for one in seen):
-                self._programs.update(dict.fromkeys(watch.programs))
+            if programs := list(dict.fromkeys(watch.programs))[:3]:
+                self._notices.setdefault("started", _STARTED.format(programs=", ".join(programs)))
+            if programs or any(one.kind != Kind.READ or one.path not in watch.items for one in seen):
                 try:
                     self._take(watch)
                 except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
@@ -192,7 +191,7 @@ class Observer:
         if seen.kind == OUTPUT:
             return [path]
         is_literal = any(path.startswith(literal) for literal in self._recipe.literal_paths)
-        names = self._roots.names(path, seen.folder, is_literal)
+        names = [path] if is_literal else self._roots.names(path, seen.folder)
         is_asked = seen.stamp == FOLDER_STAMP  # by another name than its list
         return [os.path.join(name, "") for name in names] if is_asked else names
 

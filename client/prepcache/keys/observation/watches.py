@@ -243,11 +243,10 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
             if caller.f_code.co_filename.startswith((OWN_FOLDER, _SHOWS_LINES)):
                 return
         kind = Kind.READ
-        if flags.__class__ is int:
-            if flags & 3 and flags & os.O_TRUNC:
-                kind = Kind.WRITTEN
-            elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and not os.path.exists(path)):
-                kind = Kind.KEPT
+        if flags & 3 and flags & os.O_TRUNC:
+            kind = Kind.WRITTEN
+        elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and not os.path.exists(path)):
+            kind = Kind.KEPT
         if mode is None and path[:1] != "/" and _has_open_folder():
             if sys._getframe(1).f_code.co_filename != shutil.__file__:  # which lists what it removes
                 refuse("os.open is given a relative name while a folder is open")
