@@ -137,11 +137,17 @@ class ItemHasher:
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some items as they are now; reads only files that the stat cache does not know."""
         self.stat_cache = self.stat_cache or user_stat_cache()  # it was left behind when this was pickled
+        if len(items) == 1:
+            return [self.read_again(items[0], self.stat_cache)]
         encoder = ItemEncoder(self.rules, self.stat_cache)
         return [row.tobytes() for row in digests_of(items, encoder, range(len(items)))[0]]
 
-    def read_again(self, item: Any) -> bytes:
-        return digests_of([item], ItemEncoder(self.rules), range(1))[0].tobytes()
+    def read_again(self, item: Any, stat_cache: StatCache | None = None) -> bytes:
+        """The digest of one item, without arrays: a lazy data set asks for one at a time."""
+        encoder = ItemEncoder(self.rules, stat_cache)
+        pieces: list[Any] = [_PREFIX]
+        encoder.write(item, pieces.append, "items[0]")
+        return blake3(encoder.joined(pieces)).digest()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "stat_cache": None, "classes": {}}
@@ -241,9 +247,9 @@ def digests_of(
     items: Sequence[Any], encoder: ItemEncoder, positions: range, first: int = 0, step: int = 1
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """The digests of the items at some positions, by a new encoder, and the hashes of their stamps, as in
-    `Stamps`. An item of other sequences is written before the next is asked for: they may give each in the
-    same memory."""
-    is_given = type(items) in (list, tuple, range)
+    `Stamps`. An item is written before the next is asked for, unless it cannot change: a sequence may give
+    each in the same memory."""
+    is_given = type(items) in (list, tuple) or (positions and _is_fixed(items[positions[0]]))
     written: list[Any] | None = _by_columns([items[at] for at in positions], encoder) if is_given else None
     if written is not None:
         ends = len(encoder.names) // len(positions) * np.arange(1, len(positions) + 1)
@@ -350,6 +356,11 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[Sequence[Any]]
     encoder.text_files += texts
     encoder.stamps += chain.from_iterable(zip(*stamps, strict=True))
     return list(zip(*pieces, strict=True))
+
+
+def _is_fixed(item: Any) -> bool:
+    """Whether nothing can change in an item: a path, a number, a text, or a tuple of those."""
+    return all(type(one) in SIMPLE or _may_be_path(one) for one in (item if type(item) is tuple else (item,)))
 
 
 def _may_be_path(value: Any) -> bool:
