@@ -18,7 +18,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
 from prepcache.keys.code.import_graph import SourceFile, read_source
 from prepcache.keys.code.project import SELF_MODULES, SITE_NAMES, loaded_from, space_of
-from prepcache.keys.files.stat_cache import Stamp, path_stamp
+from prepcache.keys.files.stat_cache import Stamp, path_stamp, write_whole
 from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 4  # rises when what counts of an environment changes; joins the recipe
@@ -200,14 +199,10 @@ def _memoised(path: str) -> dict[str, Any]:
 
 
 def _save(path: str, memo: dict[str, Any]) -> None:
-    folder = os.path.dirname(path)
+    there = {one: row for one, row in [*memo.items()] if os.path.exists(one)}
     with contextlib.suppress(OSError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".tmp-") as file:
-            there = {one: row for one, row in [*memo.items()] if os.path.exists(one)}
-            json.dump(there, file, separators=(",", ":"))
-            file.flush()
-            os.replace(file.name, path)  # its end does not find the name: an error, too
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        write_whole(Path(path), json.dumps(there, separators=(",", ":")).encode())
 
 
 def _normalised(name: str) -> str:

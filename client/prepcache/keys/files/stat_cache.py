@@ -164,16 +164,13 @@ def _fits(records: NDArray[np.int64]) -> Any:
     return mix(words) == check
 
 
-def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
-    """Writes the first record of each file. No fsync: checks refuse torn records."""
-    hashes, first = np.unique(mix(records.T[:2].view(np.uint64)), return_index=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+def write_whole(path: Path, *parts: Any) -> None:
+    """Gives a path these bytes, all or none, in a file of this user's. No fsync: readers check."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:
-            file.write(_HEADER.pack(_MAGIC, len(hashes)))
-            file.write(hashes.astype("<u8").data)
-            file.write(records[first].data)
+            file.writelines(parts)
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -273,7 +270,10 @@ class StatCache:
             records.append(theirs[_fits(theirs)])
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{self.clock():020d}-{os.getpid()}-{next(self._counter)}.seg"
-        _write_segment(self.folder / name, np.concatenate(records)[:MAX_RECORDS])
+        found = np.concatenate(records)[:MAX_RECORDS]  # of a file the first counts
+        hashes, first = np.unique(mix(found.T[:2].view(np.uint64)), return_index=True)
+        header = _HEADER.pack(_MAGIC, len(hashes))
+        write_whole(self.folder / name, header, hashes.astype("<u8").data, found[first].data)
         self._pending.clear()
         for gone in merged:
             (self.folder / gone).unlink(missing_ok=True)

@@ -23,14 +23,12 @@ import linecache
 import os
 import re
 import shutil
-import stat
 import sys
 import threading
 import tokenize
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -258,11 +256,7 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
 
 def _has_open_folder() -> bool:
     """Whether a name may be relative to a folder that is open (`dir_fd=` of `os.open`): no event tells."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile, as the one that listed them
-            if stat.S_ISDIR(os.fstat(int(name)).st_mode):
-                return True
-    return False
+    return any(os.path.isdir(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd"))
 
 
 def _note_event(event: str, args: tuple[Any, ...]) -> None:
@@ -270,7 +264,7 @@ def _note_event(event: str, args: tuple[Any, ...]) -> None:
     if event in ("os.listdir", "os.scandir"):
         _note_listing(first)
     elif event == "exec":
-        if isinstance(first, CodeType) and first.co_name == "<module>" and first.co_filename[:1] != "<":
+        if first.co_name == "<module>" and first.co_filename[:1] != "<":
             note(Kind.MODULE, first.co_filename)
     elif event == "import":
         if args[1]:  # of an extension module, its file
