@@ -379,12 +379,13 @@ class Pool:
 
     def _free_block(self, size_bytes: int) -> tuple[Block, int]:
         """A block that nobody else refers to, and where in it an array begins."""
-        if (found := _free(self._blocks, size_bytes, _UNUSED)) is None:
-            block = self._allocate(rounded(size_bytes))
-            found = block, (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES
-            self._blocks.append(found)
-            del self._blocks[: -self._kept_blocks]
-        return found
+        if found := _free(self._blocks, size_bytes, _UNUSED):
+            return found
+        block = self._allocate(rounded(size_bytes))
+        begin = (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES
+        self._blocks.append((block, begin))
+        del self._blocks[: -self._kept_blocks]
+        return block, begin  # a reference beside the one of the list
 
 
 def rounded(size_bytes: int) -> int:
