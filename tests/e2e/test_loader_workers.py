@@ -62,10 +62,6 @@ def is_lent(batches):
 """
 
 CASES = """
-def many(dataset, indices):
-    ask = getattr(dataset, "__getitems__", None)
-    return [dataset[i] for i in indices] if ask is None else ask(indices)
-
 class Wrapped(Dataset):
     def __init__(self, inner):
         self.inner = inner
@@ -77,13 +73,14 @@ class Wrapped(Dataset):
         return self.inner[index]
 
     def __getitems__(self, indices):
-        return many(self.inner, indices)
+        ask = getattr(self.inner, "__getitems__", None)
+        return [self.inner[i] for i in indices] if ask is None else ask(indices)
 
 class Hostile(Wrapped):
     def __getitems__(self, indices):
         if 13 in indices:
             raise KeyError("row 13")
-        return many(self.inner, indices)
+        return super().__getitems__(indices)
 
 def halved(batch):
     images, labels = torch.utils.data.default_collate(batch)
@@ -91,9 +88,6 @@ def halved(batch):
 
 def with_worker(batch):
     return torch.utils.data.default_collate(batch), get_worker_info().id, get_worker_info().seed
-
-def by_itself(batch):
-    return batch
 
 def init(worker):
     info = get_worker_info()
@@ -128,7 +122,7 @@ TABLE = {
     "stacked": (lambda ds: StackDataset(a=ds, b=ds), dict(batch_size=8), True),
     "no batches": (lambda ds: ds, dict(batch_size=None), True),
     "own collation": (lambda ds: ds, dict(batch_size=8, collate_fn=halved), True),
-    "no collation": (lambda ds: ds, dict(batch_size=8, collate_fn=by_itself), False),
+    "no collation": (lambda ds: ds, dict(batch_size=8, collate_fn=list), False),
     "seeds": (lambda ds: ds, dict(batch_size=8, collate_fn=with_worker, generator=seeded(3)), True),
     "error in a row": (Hostile, dict(batch_size=4), True),
     "sent": (lambda ds: Subset(ds, range(COUNT)), SENT, True),
@@ -178,6 +172,7 @@ if __name__ == "__main__":
 MORE = """
 from torch.utils.data import default_collate
 from torch.utils.data._utils import fetch
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 def ragged(i):
     return {"tokens": torch.arange(i % 5), "text": "word " * (i % 3), "image": IMAGES[i]}
@@ -275,7 +270,9 @@ def main():
     made = list(DataLoader(Lazily(), 8, num_workers=2))
     assert same(made, whole) and is_lent(made)
 
-    # So is what comes from a stream.
+    # So is what comes from torchdata's loader, and from a stream.
+    made = list(StatefulDataLoader(ds, 8, num_workers=2))
+    assert same(made, whole) and is_lent(made)
     stream = prepcache.CachedIterableDataset(list(range(COUNT)), make, version="1", code=None, progress=False)
     made = list(DataLoader(stream, 8, num_workers=1))
     assert same(made, whole) and is_lent(made)

@@ -281,8 +281,7 @@ class Dependencies:
             self.graph.top_levels.add(module.partition(".")[0])
 
     def _refer(self, value: Any, wanted: str, visit: Callable[..., None], by: ValueEncoder | None) -> str:
-        label = self.labels.known(value)
-        if label is None:
+        if (label := self.labels.known(value)) is None:
             label = self._give(value, wanted, by)
             if self.counts_code:
                 self._queue.append((visit, (label, value)))
@@ -291,7 +290,8 @@ class Dependencies:
     def _give(self, value: Any, wanted: str, by: ValueEncoder | None) -> str:
         label = self.labels.give(value, wanted)
         if label != wanted and by is not None and by.set_depth:
-            raise by.refuse(f"a set gives no order to two things named {wanted}: use a list or a tuple")
+            ways_out = "use a list or a tuple, or set the __qualname__ of a class"
+            raise by.refuse(f"a set gives no order to two things named {wanted}: {ways_out}")
         return label
 
 
