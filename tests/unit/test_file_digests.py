@@ -27,7 +27,7 @@ def old_memo(folder: Path) -> StatCache:
 def test_the_digest_is_blake3_of_all_bytes(tmp_path, size):
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
-    digest, stamp, _ = digest_file(str(tmp_path / "f"))
+    digest, stamp, _ = digest_file(str(tmp_path / "f"), None)
     assert digest == blake3(data).digest()
     assert stamp == stamp_of((tmp_path / "f").stat())
 
@@ -69,7 +69,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path, monkeypatc
         return result
 
     monkeypatch.setattr(digest_module, "_hash", hash_and_write)
-    assert digest_file(str(path))[0] == blake3(b"longer").digest()
+    assert digest_file(str(path), None)[0] == blake3(b"longer").digest()
     assert len(readings) == 2
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_never_holds_still_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(digest_module, "_hash", hash_and_write)
     with pytest.raises(UnkeyableError, match="changes while it is read"):
-        digest_file(str(path))
+        digest_file(str(path), None)
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
@@ -93,9 +93,9 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path):
         if name == "pipe":
             os.mkfifo(tmp_path / name)
         with pytest.raises(UnkeyableError, match=str(tmp_path)):
-            digest_file(str(tmp_path / name))
+            digest_file(str(tmp_path / name), None)
     with pytest.raises(UnkeyableError, match="null"):
-        digest_file("a\0b")
+        digest_file("a\0b", None)
 
 
 def test_the_first_unreadable_file_of_many_is_named(tmp_path):

@@ -59,10 +59,7 @@ def stat_or_none(path: str | bytes) -> os.stat_result | None:
 
 
 def digest_file(
-    name: str | bytes,
-    stat_cache: StatCache | None = None,
-    trust: Trust = "stat",
-    info: os.stat_result | None = None,
+    name: str | bytes, stat_cache: StatCache | None, trust: Trust = "stat", info: os.stat_result | None = None
 ) -> Digested:
     """The BLAKE3 digest of a regular file's bytes, with its stamp. `info`: its stat of a moment ago."""
     watches.depend_on((name,))

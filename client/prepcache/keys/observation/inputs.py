@@ -39,8 +39,7 @@ ABSENT = "absent"
 FOLDER = "a folder"  # instead of a digest, of a folder that was asked for, whatever is in it
 CHANGED = "changed while it was in use"
 OUTPUT = "output"
-_TOO_FAR = f"..{os.sep}" * 3
-"""`images/train` has labels in `labels/train`, two steps up; what is further away moves on its own."""
+_TOO_FAR = f"..{os.sep}" * 3  # labels of `images/train` are in `labels/train`, two steps up
 
 Stamp = tuple[int, ...]
 FOLDER_STAMP: Stamp = ()
@@ -65,14 +64,13 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The folders that names are relative to: the checkout (or where code is imported from), the data set's
-    `root=`, and the working directory, for which the code may ask."""
+    """The folders that names are relative to."""
 
-    project: str | None = None
-    items: str | None = None
+    project: str | None = None  # the checkout, or where code is imported from
+    items: str | None = None  # the data set's `root=`
     cwd: str | None = None
     is_checkout: bool = True
-    is_cwd_asked: bool = False
+    is_cwd_asked: bool = False  # by the code
 
     @classmethod
     def of(cls, recipe: Recipe, root: str | os.PathLike[str] | None = None) -> Roots:
@@ -86,8 +84,7 @@ class Roots:
             # Whoever went to another folder may have gone by any name, or may be there from the start.
             found = {f"cwd:{os.path.relpath(path, one)}": None for one in (folder, self.cwd)}
             return [*found, *([] if folder == self.cwd else [path])]
-        is_within_cwd = self.cwd is not None and is_within(path, self.cwd)
-        within = [f"cwd:{os.path.relpath(path, self.cwd)}"] if is_within_cwd else []
+        within = [f"cwd:{os.path.relpath(path, self.cwd)}"] if self.cwd and is_within(path, self.cwd) else []
         for tag, root in (("items", self.items), ("project", self.project)):
             if root is not None and is_within(path, root):
                 return [f"{tag}:{os.path.relpath(path, root)}", *(within if self.is_cwd_asked else ())]
@@ -167,8 +164,7 @@ def files_of_module(module: str) -> list[str]:
     names = with_packages([module])
     if hasattr(sys.modules.get(module), "__path__"):
         names += [name for name in list(sys.modules) if name.startswith(module + ".")]
-    files = (space_of(sys.modules.get(name)).get("__file__") for name in names)
-    return [path for path in files if path is not None]
+    return [path for name in names if (path := space_of(sys.modules.get(name)).get("__file__"))]
 
 
 def files_awaited(module: str) -> list[str]:

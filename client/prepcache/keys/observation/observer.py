@@ -56,8 +56,7 @@ _UNSEEN = (
 )
 _KEEPS = "it may use processes that an earlier call has started, and what they read is not seen"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
-_NOTHING = Input(OUTPUT, "")
-"""So that whoever meets one of the modules that an item loaded meets all."""
+_NOTHING = Input(OUTPUT, "")  # by which whoever meets one of the modules that an item loaded meets all
 
 
 class Observer:
@@ -337,8 +336,7 @@ class Entry(NamedTuple):
     modules: frozenset[str] = frozenset()
 
 
-_log: list[Entry] = []
-"""What functions of this process were seen to use. Observers share it; see NOTE [ What is loaded once ]."""
+_log: list[Entry] = []  # what functions of this process were seen to use
 _arrived: dict[tuple[RecipeDigest, Roots, Trust], Observer] = {}
 
 

@@ -56,8 +56,7 @@ _EVENTS = frozenset(
      "os.link", "os.symlink", "os.fork", "os.forkpty"}
 )  # fmt: skip
 _OPENS_SOURCE = tokenize.open.__code__.co_filename
-_SHOWS_LINES = linecache.updatecache.__code__.co_filename
-"""In tracebacks and warnings; it has the one above open a file."""
+_SHOWS_LINES = linecache.updatecache.__code__.co_filename  # in tracebacks and warnings, by the one above
 _BETWEEN_WORDS = re.compile("[\\s;|&<>()'\"=]+")
 _COMMANDS = ("/bin/", "/sbin/", "/usr/", os.path.join(sys.exec_prefix, "bin", ""), sys.executable or "/bin/")
 """Where commands of the system lie, or of this environment, whose distributions count."""
@@ -76,14 +75,13 @@ def is_within(path: str, root: str) -> bool:
 
 
 class Fact(NamedTuple):
-    """What was seen. `folder`: the working directory then, of a relative path. `other`: the former path of
-    what was renamed, the names in a folder that was listed."""
+    """What was seen."""
 
     kind: str
     path: str
-    folder: str | None
+    folder: str | None  # the working directory then, of a relative path
     info: os.stat_result | None
-    other: Any = None
+    other: Any = None  # the former path of what was renamed; the names in a folder that was listed
 
     @property
     def full(self) -> str:
@@ -134,8 +132,7 @@ class Watch:
             now = threading.enumerate()
             with STATE.lock:
                 STATE.running = tuple(one for one in STATE.running if one is not self)
-                if now != self.older:
-                    STATE.young.update(one for one in now if one not in self.older and not is_own(one))
+                STATE.young.update(one for one in now if one not in self.older and not is_own(one))
             STATE.carried.reset(token)
 
     def owns(self, path: str) -> bool:
@@ -147,11 +144,10 @@ class Watch:
 
 
 class _State:
-    """What the hook looks at: the watches in progress, in all threads, replaced under `lock`; threads that
-    were started while a function was watched; what one has opened or started, and may keep."""
+    """What the hook looks at, and what watched functions have started or opened, and may keep."""
 
     def __init__(self) -> None:
-        self.running: tuple[Watch, ...] = ()
+        self.running: tuple[Watch, ...] = ()  # in all threads, replaced under `lock`
         self.carried = contextvars.ContextVar[tuple[Watch, ...]]("prepcache watches", default=())
         self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self.has_database = False
