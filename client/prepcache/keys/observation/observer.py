@@ -126,9 +126,10 @@ class Observer:
             if any(self._may_share(one) for one in list(STATE.parents)):
                 watch.failure = watch.failure or _KEEPS
             seen = watch.facts.values()
-            if programs := list(dict.fromkeys(watch.programs))[:3]:
-                self._notices.setdefault("started", _STARTED.format(programs=", ".join(programs)))
-            if programs or any(one.kind != Kind.READ or one.path not in watch.items for one in seen):
+            if watch.programs:
+                programs = ", ".join(list(dict.fromkeys(watch.programs))[:3])
+                self._notices.setdefault("started", _STARTED.format(programs=programs))
+            if watch.programs or any(one.kind != Kind.READ or one.path not in watch.items for one in seen):
                 try:
                     self._take(watch)
                 except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted

@@ -132,7 +132,8 @@ class Watch:
             now = threading.enumerate()
             with STATE.lock:
                 STATE.running = tuple(one for one in STATE.running if one is not self)
-                STATE.young.update(one for one in now if one not in self.older and not is_own(one))
+                if now != self.older:
+                    STATE.young.update(one for one in now if one not in self.older and not is_own(one))
             STATE.carried.reset(token)
 
     def owns(self, path: str) -> bool:
