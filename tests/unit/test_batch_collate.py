@@ -263,14 +263,6 @@ def test_a_batch_that_fails_leaves_its_block_to_the_next(own, function):
     assert blocks_of(own) == (1, 0)
 
 
-def test_maps_of_a_worker_that_has_ended_are_given_up(own):
-    first, second = (sent([torch.full((10_000,), i)] * 2) for i in range(2))
-    own.after_fork()  # its blocks are gone, as with a worker
-    assert len(lending._MAPS) == 2
-    del first
-    assert not lending._MAPS and (second == 1).all()
-
-
 @pytest.mark.parametrize("begun", [[], [0]])
 def test_what_is_let_go_of_while_a_fork_is_under_way_stays_lent(own, monkeypatch, begun):
     got = sent([torch.zeros(10_000)] * 2)

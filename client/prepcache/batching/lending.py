@@ -205,6 +205,8 @@ _BEGUN, _ENDED = list[int](), list[int]()
 """An entry for each fork: while one is under way, another thread may let go of what the child has."""
 _MAPS: dict[tuple[int, ...], Any] = {}
 """Blocks of workers, in the process that reads them; the one that was used last is last."""
+_WORKERS = weakref.WeakSet[Any]()
+"""When a loader lets go of one, which has ended, the maps of its blocks are given up."""
 _end = partial(_ENDED.append, 0)
 os.register_at_fork(before=partial(_BEGUN.append, 0), after_in_parent=_end, after_in_child=_end)
 os.register_at_fork(after_in_child=_MAPS.clear)
@@ -226,20 +228,22 @@ class _Map(Mapping):
             raise RuntimeError(f"{told}: {error}") from None
         with file:
             super().__init__(size_bytes, _READ_WRITE, mmap.MAP_SHARED, file.fileno())
+        for child in active_children():
+            if child.pid == worker and child not in _WORKERS:
+                _WORKERS.add(child)
+                weakref.finalize(child, _forget)
 
     def mark(self, state: int) -> None:
         ctypes.memset(self._place[0], state, 1)
 
     def is_kept(self) -> bool:
-        """Whether its worker still has it."""
         with suppress(OSError):
             return self._path.stat().st_ino == self._number
         return False
 
 
 class _Hold:
-    """What is left of a batch in a block: when it is gone the worker may use the block again, unless a child
-    of this process has it, too."""
+    """A batch in a block, which is the worker's again when this is gone, unless a child has it, too."""
 
     def __init__(self, block: _Map) -> None:
         self._forks, self._block = len(_ENDED), block
@@ -248,21 +252,17 @@ class _Hold:
 
     def __del__(self) -> None:
         self._block.mark(_FREE if self._forks == len(_BEGUN) == len(_ENDED) else _LOST)
-        if self._block.place in _MAPS and not self._block.is_kept():
-            _forget()
 
 
-def _forget() -> None:
-    for place, block in list(_MAPS.items()):
+def _forget(most: int | None = None) -> None:
+    for place, block in list(_MAPS.items())[:most]:
         if not block.is_kept():
             _MAPS.pop(place, None)
 
 
 def _received(place: tuple[int, ...], *of: Any) -> Any:
     _MAPS[place] = block = _MAPS.pop(place, None) or _Map(place)  # the last one
-    for oldest, one in list(_MAPS.items())[:1]:
-        if not one.is_kept():
-            _MAPS.pop(oldest, None)
+    _forget(1)  # the oldest
     return _tensor(np.asarray(_Hold(block)), _LEAD_BYTES, *of)
 
 
