@@ -23,7 +23,6 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -236,7 +235,7 @@ class Fill:
         """Waits until others commit or give up what they hold, or the daemon ends their leases."""
         holders = self._share.holders
         self._progress.waiting(holders, self._share.open)
-        if self._ask(partial(self._share.wait, WAIT_S)) and holders:
+        if self._ask(lambda coming: self._share.wait(WAIT_S, coming)) and holders:
             text = f"{holders[0].who} began items and did not store them: this job preprocesses them"
             self._by.say_of_it(text, "taken")
 
@@ -284,7 +283,12 @@ class Fill:
                 self._committer.drop(1, error)
                 return
         self._by.job.guard.note_call()
-        self._flush_if_due()
+        collected = self._collected
+        is_large = len(collected.indices) >= COMMIT_ITEMS or len(collected.leases) >= COMMIT_LEASES
+        if is_large or self._pace.is_commit_due(collected.nbytes):
+            self._flush()
+        if self._kept.nbytes >= COMMIT_BYTES:  # few files, as each takes a descriptor
+            self._flush_kept()
 
     def _take_cut(self, part: Part) -> None:
         index = part.index
@@ -321,17 +325,6 @@ class Fill:
 
     # -- committing
 
-    def _flush_if_due(self) -> None:
-        collected = self._collected
-        if (
-            self._pace.is_commit_due(collected.nbytes)
-            or len(collected.indices) >= COMMIT_ITEMS
-            or len(collected.leases) >= COMMIT_LEASES
-        ):
-            self._flush()
-        if self._kept.nbytes >= COMMIT_BYTES:  # few files, as each takes a descriptor
-            self._flush_kept()
-
     def _flush(self) -> None:
         self._pace.uncommitted_since = math.inf
         if (collected := self._collected).indices:
@@ -364,5 +357,4 @@ class Fill:
             self._queue.clear()
 
     def _report_progress(self) -> None:
-        computed, waited = len(self._computed), len(self._waited)
-        self._progress.advance(computed, waited, self._pace.item_bytes)
+        self._progress.advance(len(self._computed), len(self._waited), self._pace.item_bytes)
