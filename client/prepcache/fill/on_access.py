@@ -7,7 +7,7 @@ Invariants:
     3. One thread at a time leases; threads make different items at once, and wait for one that another
        makes. A thread that is waited for, or may be for `PATIENCE_S`, makes its own, which is not kept.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
-       made is committed after `SOON_S`, or after an outage.
+       made is committed after `SOON_S`, after an outage, or, where the cache is full, at once: others wait.
     5. Until it is in files it is in memory, at most half a batch of it, and is given from there. It is in
        files before another process gets the data set, and before all is prepared.
     6. What is leased and not committed is given back: others may wait for it.
@@ -195,6 +195,7 @@ class OnAccess:
             return todo
         if share.reason:
             self.committer.decline(share.reason)
+            self._flush_soon()
             share.settle(todo)
             return todo
         self._grants += bool(granted) and not self._artifacts.session.is_away
@@ -223,7 +224,7 @@ class OnAccess:
         if is_batch or self._grants >= COMMIT_LEASES:
             self.run()
         else:
-            self.committer.soon(SOON_S)
+            self.committer.soon(0.0 if self.committer.reason else SOON_S)
 
     # -- committing
 
