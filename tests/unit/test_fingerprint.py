@@ -2,7 +2,7 @@
 
 import pytest
 
-from prepcache.keys.code.fingerprint import docstrings, fingerprint, nested
+from prepcache.keys.code.fingerprint import fingerprint, nested
 from support.programs import python
 
 
@@ -76,8 +76,3 @@ def test_neither_the_hash_seed_nor_what_has_run_counts():
     )
     found = {python("-c", ask, env={"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")}
     assert len(found) == 1
-
-
-def test_docstrings_are_told_apart_from_what_runs():
-    code = compile("def f(x):\n  'One.'\n  def g():\n    'Two.'\n  return g", "x.py", "exec").co_consts[0]
-    assert docstrings(code) == ["One.", "Two."]

@@ -15,7 +15,7 @@ import pytest
 import prepcache
 from prepcache.errors import UnkeyableError, all_errors
 from prepcache.keys.code import import_graph
-from prepcache.keys.code.import_graph import Import, ImportGraph, imports_in, read_source
+from prepcache.keys.code.import_graph import ImportGraph, imports_in, read_source
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import runs_as_written
 from prepcache.keys.recipes import recipe, static_key
@@ -147,18 +147,18 @@ def test_a_file_that_cannot_be_compiled_is_refused_by_name(tmp_path, text):
 
 
 IMPORTS = {
-    "import a": [Import(0, "a")],
-    "import a.b as c": [Import(0, "a.b")],
-    "from a import b, c": [Import(0, "a", ("b", "c"))],
-    "from .. import b": [Import(2, "", ("b",))],
-    "from a import *": [Import(0, "a", ("*",))],
-    "def f():\n  import a\n  def g():\n    import b": [Import(0, "a"), Import(0, "b")],
-    "import importlib\nimportlib.import_module('a.b')": [Import(0, "importlib"), Import(0, "a.b")],
-    "__import__('a')": [Import(0, "a")],
+    "import a": [(0, "a", ())],
+    "import a.b as c": [(0, "a.b", ())],
+    "from a import b, c": [(0, "a", ("b", "c"))],
+    "from .. import b": [(2, "", ("b",))],
+    "from a import *": [(0, "a", ("*",))],
+    "def f():\n  import a\n  def g():\n    import b": [(0, "a", ()), (0, "b", ())],
+    "import importlib\nimportlib.import_module('a.b')": [(0, "importlib", ()), (0, "a.b", ())],
+    "__import__('a')": [(0, "a", ())],
     "def f(n):\n  __import__('a.' + n)": [],
-    "if __name__ == '__main__':\n  __import__('a')": [Import(0, "a")],
-    "import typing\nif typing.TYPE_CHECKING:\n  import a": [Import(0, "typing"), Import(0, "a")],
-    "def f(a): return import_module(a, '.b')": [Import(1, "b")],
+    "if __name__ == '__main__':\n  __import__('a')": [(0, "a", ())],
+    "import typing\nif typing.TYPE_CHECKING:\n  import a": [(0, "typing", ()), (0, "a", ())],
+    "def f(a): return import_module(a, '.b')": [(1, "b", ())],
 }
 
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from prepcache.keys.encoding.objects import global_generators
+from prepcache.keys.encoding.objects import global_generator, global_generators
 
 LOADER_THREAD = "prepcache-loader"  # runs code of the job's
 
@@ -32,8 +32,7 @@ _QUIET_MODULES = (
 
 
 class Guard:
-    """Names in `drawn` the generators that are drawn from inside it, and puts global ones back on leaving.
-    `held`: those of the function, and their names."""
+    """Adds to `drawn` the generators that are drawn from inside it, and those that the function `held`."""
 
     def __init__(self, drawn: set[str] | None = None, held: Iterable[tuple[str, Any]] = ()) -> None:
         self.drawn = set() if drawn is None else drawn
@@ -43,17 +42,15 @@ class Guard:
         if "numpy" in sys.modules:
             with contextlib.suppress(ImportError):  # numpy loads it when somebody asks: the function may
                 importlib.import_module("numpy.random")
-        found = [(name, one, True) for name, one in global_generators()] if is_alone() else []
-        found += [(name, one, False) for name, one in self._held]
-        self._start: list[tuple[str, Any, Any, bool]] = []
-        for name, generator, is_global in found:
+        self._start: list[tuple[str, Any, Any]] = []
+        for name, generator in (*(global_generators() if is_alone() else ()), *self._held):
             with contextlib.suppress(NotImplementedError, AttributeError):  # as one of the system's
-                self._start.append((name, generator, _state_of(generator), is_global))
+                self._start.append((name, generator, _state_of(generator)))
         return self
 
     def __exit__(self, *error: object) -> None:
-        for _, generator, state, is_global in self._moved():
-            if is_global:
+        for _, generator, state in self._moved():
+            if global_generator(generator) is not None:
                 write = getattr(generator, "setstate", None) or generator.set_state
                 write(state)
 
@@ -61,7 +58,7 @@ class Guard:
         self._moved()
         return self.drawn
 
-    def _moved(self) -> list[tuple[str, Any, Any, bool]]:
+    def _moved(self) -> list[tuple[str, Any, Any]]:
         moved = [one for one in self._start if not _equal(_state_of(one[1]), one[2])]
         self.drawn.update(name for name, *_ in moved)
         return moved

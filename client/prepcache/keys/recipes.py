@@ -32,10 +32,10 @@ from blake3 import blake3
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
-from prepcache.keys.code.dependencies import Dependencies, refer_classes
+from prepcache.keys.code.dependencies import Dependencies, notes_on_ranks, refer_classes
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.names import files_named_in, notes_on_ranks
+from prepcache.keys.code.names import files_named_in
 from prepcache.keys.code.values import SECRET, Value, config_part, holds_secret, is_secret, shown
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, check_rebuilt, default_dtype, lately
@@ -44,7 +44,7 @@ from prepcache.keys.files.stat_cache import path_stamp, user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 
-RECIPE_VERSION = 23  # first input of the digest; raised whenever the inputs or their order change
+RECIPE_VERSION = 24  # first input of the digest; raised whenever the inputs or their order change
 DEFAULT_DTYPE = "torch_default_dtype"
 PYTHON = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 EDITED = "edited after it was loaded"  # of such a file only definitions that were loaded count

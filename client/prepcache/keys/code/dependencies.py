@@ -10,11 +10,16 @@ Invariants:
 from __future__ import annotations
 
 import abc
+import linecache
 import os
+import re
+import secrets
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ForwardRef, get_args
 
@@ -22,11 +27,11 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import names, project, resolution
-from prepcache.keys.code.fingerprint import docstrings, fingerprint
+from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import EXTENSIONS, Place, class_label
-from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, holds_secret, identity_of, readable
-from prepcache.keys.encoding.encoder import Encoder, Parts, is_registered
+from prepcache.keys.code.values import ABSENT, Value, ValueEncoder, holds_secret, readable
+from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, is_registered
 from prepcache.keys.encoding.objects import bits_of, global_generator, is_generator, state_of
 
 _SKIPPED_OF_CLASSES = {
@@ -37,10 +42,17 @@ _SKIPPED_OF_CLASSES = {
     "_unhashable_values_", "_unhashable_values_map_", "_hashable_values_", "_inverted_",
 }  # fmt: skip
 """What its text says already, bookkeeping, and what use fills."""
-_OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")
-"""What msgspec keeps outside of attributes."""
+_OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")  # msgspec's
 _OF_PYDANTIC = {f"__pydantic_{name}__" for name in ("fields", "decorators", "config", "generic_metadata")}
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
+_RANK = re.compile(
+    r"(.*_)?(rank|rankid|procid|localid|nodeid|process_index)|is_(local_)?(main|master)(_process)?|is_rank_zero",
+    re.IGNORECASE,
+)
+"""How launchers call a variable that tells the processes of a job apart, and jobs what they make of it."""
+_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+_MOST_IDENTITIES = 1024
+_identities: dict[int, tuple[Callable[[], Any], str]] = {}  # reference and name by address; the oldest go
 MOST_ROWS = 1024  # attributes that are rows of their own; further objects are written where they are met
 
 
@@ -70,19 +82,17 @@ class Dependencies:
     generators: dict[int, tuple[str, Any]] = field(default_factory=dict)  # also those that do not count
     leaves_out: bool = False
     asked: names.Questions = field(default_factory=names.Questions)
-    _queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=deque)
+    _queue: deque[Callable[[], None]] = field(default_factory=deque)
     _rows: int = 0
     _slots: set[tuple[int, str]] = field(default_factory=set)
     _counts: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
-        is_over = False
-        while self._queue or not is_over:
-            if is_over := not self._queue:
+        self._answer()
+        while self._queue:
+            self._queue.popleft()()
+            if not self._queue:
                 self._answer()
-            else:
-                visit, arguments = self._queue.popleft()
-                visit(*arguments)
         self._count_variables(self.asked.variables() if self.counts_code else ())
 
     def _answer(self) -> None:
@@ -102,13 +112,13 @@ class Dependencies:
             if "docs" in topics:
                 docs = vars(held).get("__doc__")
                 if isinstance(held, FunctionType):
-                    docs = [held.__doc__, *docstrings(held.__code__)]
+                    docs = [held.__doc__, *(one.co_consts[:1] for one in nested(held.__code__))]
                 self.count_value(f"{label}.__doc__", docs, held)
             if "subclasses" in topics and isinstance(held, type):
                 self.count_value(f"{label}.__subclasses__()", type.__subclasses__(held), held)
             if "modules" in topics:
                 resolution.whole_module(self, space)
-            if isinstance(held, FunctionType) and names.all_names(held.__code__) & names.FRAME_READERS:
+            if isinstance(held, FunctionType) and names.all_names(held.__code__) & names.QUERIES:
                 resolution.count_named(self, space, named)
         if "arguments" in topics:
             self.count_value("sys.argv", sys.argv[1:], sys)
@@ -121,7 +131,7 @@ class Dependencies:
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         self.definitions[label] = fingerprint(code)
-        if (path := self._note_file(space, code.co_filename)) is not None:
+        if path := self._note_file(space, code.co_filename):
             self.codes.setdefault(path, []).append(code)
         for part, value in state_of(function):
             if names.is_attribute_bag(value) and part.startswith("["):
@@ -200,8 +210,9 @@ class Dependencies:
         self._slots.add(slot)
         unique = project.unique(label, self.values, self._counts)
         self.values[unique] = ABSENT
-        encoder = ValueEncoder(self, is_config=by is not None and by.is_config)
-        hasher = blake3()
+        encoder, hasher = ValueEncoder(self, is_config=by is not None and by.is_config), blake3()
+        if not encoder.is_config and unique != "preprocess":  # which cannot be left out
+            encoder.ways_out = f"{WAYS_OUT}, or exclude it with untracked=({unique.rpartition('.')[2]!r},)"
         try:
             # The order of dicts counts: nobody can put a global in order before the function sees it.
             encoder.write(value, hasher.update, unique, opaque_depth=1)
@@ -225,8 +236,17 @@ class Dependencies:
                 self.generators.setdefault(id(bits), (f"{by.where}.{name}".rstrip("."), bits))
 
     def stand_in(self, label: str, value: Any, error: UnkeyableError) -> str:
+        """What stands for a value without stable bytes, as long as it is there."""
         self.unstable.setdefault(label, error)
-        return identity_of(value)
+        refer, name = _identities.get(id(value), (None, ""))
+        if refer is None or refer() is not value:
+            name = f"?{secrets.token_hex(8)}"
+            while len(_identities) >= _MOST_IDENTITIES:
+                _identities.pop(next(iter(_identities)), None)
+            # A connection, say, is kept alive: its address would be another thing's.
+            refer = weakref.ref(value) if type(value).__weakrefoffset__ else lambda: value
+            _identities[id(value)] = refer, name
+        return name
 
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
@@ -239,7 +259,7 @@ class Dependencies:
         for name, part in pairs:
             is_step = name[:1] in ("(", "[", ".")
             step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
-            self._queue.append((self.count_value, (label + step, part, value, by)))
+            self._queue.append(partial(self.count_value, label + step, part, value, by))
         return label
 
     def number_object(self, value: Any, by: ValueEncoder) -> str | None:
@@ -261,16 +281,15 @@ class Dependencies:
 
     def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:
         self.leaves_out |= is_registered(cls)
-        name = class_label(cls)
-        if not self.labels.is_project(cls):
-            self.asked.library.add(cls.__name__)
-            self.refer_library(project.class_module(cls))
-            return name
-        return self._refer(cls, name, self._visit_class, by)
+        if self.labels.is_project(cls):
+            return self._refer(cls, class_label(cls), self._visit_class, by)
+        self.asked.library.add(cls.__name__)
+        self.refer_library(project.class_module(cls))
+        return class_label(cls)
 
     def refer_module(self, module: ModuleType) -> None:
         if self.counts_code:
-            self._queue.append((resolution.count_module, (self, module, ())))
+            self._queue.append(partial(resolution.count_module, self, module, ()))
 
     def refer_library(self, module: str) -> None:
         name, file = project.file_of(module)
@@ -284,7 +303,7 @@ class Dependencies:
         if (label := self.labels.known(value)) is None:
             label = self._give(value, wanted, by)
             if self.counts_code:
-                self._queue.append((visit, (label, value)))
+                self._queue.append(partial(visit, label, value))
         return label
 
     def _give(self, value: Any, wanted: str, by: ValueEncoder | None) -> str:
@@ -337,3 +356,20 @@ def variables_of(cls: type) -> list[str]:
     ends = ("\n", "__", getattr(cls, "model_config", {}).get("env_nested_delimiter") or "\n")
     wanted = [f"{name}{end}".lower() for name in vars(cls).get("__annotations__", ()) for end in ends]
     return sorted(name for name in os.environ if any(one in f"{name.lower()}\n" for one in wanted))
+
+
+def notes_on_ranks(walk: Dependencies) -> Iterator[str]:
+    if not any(map(_RANK.fullmatch, os.environ)) or any(os.environ.get(size) == "1" for size in _SIZES):
+        return
+    labels = [label.partition("#")[0] for label in walk.values if not label.startswith("config.")]
+    found = {*walk.variables, *(label.rpartition(".")[2] for label in labels)}
+    codes = [code for function in walk.labels.functions() for code in nested(function.__code__)]
+    places = [(code.co_filename, line) for code in codes for *_, line in code.co_lines() if line]
+    lines = [(os.path.basename(file), line, linecache.getline(file, line).strip()) for file, line in places]
+    for name in sorted(filter(_RANK.fullmatch, found)):
+        using = (one for one in lines if re.search(rf"\b{re.escape(name)}\b", one[2]))
+        where = next((f" ({file}:{line}: {text})" for file, line, text in using), "")
+        yield (
+            f"{name} differs between the processes of this job and is in the key{where}, so every rank "
+            f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
+        )

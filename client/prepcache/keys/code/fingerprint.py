@@ -54,11 +54,6 @@ def nested(code: CodeType) -> Iterator[CodeType]:
             yield from nested(const)
 
 
-def docstrings(code: CodeType) -> list[str]:
-    firsts = (one.co_consts[0] for one in nested(code) if one.co_consts)
-    return [first for first in firsts if isinstance(first, str)]
-
-
 def instructions(code: CodeType) -> Iterator[tuple[int, int, int]]:
     """Code unit, operation and argument of each instruction but caches."""
     raw, extended = code.co_code, 0

@@ -35,8 +35,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
 from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
-from prepcache.keys.code.names import texts_in
-from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name, folders_of, loaded_from
+from prepcache.keys.code.names import ASKING, all_names, texts_in
 from prepcache.keys.files.stat_cache import Stamp, is_racy, racy_window_ns, stamp_of
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
@@ -44,16 +43,11 @@ _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMAL
 _BINDS = (dis.opmap["STORE_NAME"], dis.opmap["STORE_GLOBAL"])
 _IMPORTERS = frozenset({"import_module", "__import__", "find_spec", "find_loader", "resolve_name", "modules"})
 """Names in code whose texts may name modules; `modules` is that of `sys`."""
+_NAMESPACES = frozenset({"globals", "vars", "dir", "__dict__", "getmembers"})
+"""What gives functions to a library without their names."""
 _MODULE_NAME = re.compile(r"(\.*)([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 _read: dict[str, tuple[SourceFile, int]] = {}
-
-
-class Import(NamedTuple):
-    """One import statement, or a text that may name a module; `names` are what `from` takes."""
-
-    level: int
-    module: str
-    names: tuple[str, ...] = ()
+Import = tuple[int, str, tuple[str, ...]]  # the level, the module, and what `from` takes
 
 
 @dataclass(eq=False)
@@ -110,6 +104,23 @@ class SourceFile:
         return False
 
 
+def asks_for_others(sources: list[SourceFile]) -> bool:
+    """Whether a library may call code of files that asks "questions": not what they call alone, as `main`."""
+    every = set[str]().union(*(all_names(source.code) for source in sources))
+    is_any = not _NAMESPACES.isdisjoint(every)
+    names = every if is_any else set[str]().union(*(source.handed_on for source in sources))
+    codes = [one for source in sources for one in nested(source.code)]
+    rest = [one for one in codes if one.co_name[0] != "<" or one.co_name == "<lambda>"]
+
+    def is_kept(one: CodeType) -> bool:  # or no function at the top level
+        return one.co_name in names or not (one.co_flags & CO_OPTIMIZED and one.co_qualname.isidentifier())
+
+    while found := [*filter(is_kept, rest)]:
+        rest = [one for one in rest if not is_kept(one)]
+        names = names.union(*map(all_names, found))
+    return not ASKING.isdisjoint(names)
+
+
 class Found(NamedTuple):
     """What an import means: a file, the folders of submodules, an installed module, or nothing."""
 
@@ -119,10 +130,9 @@ class Found(NamedTuple):
 
 
 class ImportGraph:
-    """The files counted so far. Lives for one fingerprint. `search`: folders to find modules in; then nothing
-    is asked of what is loaded."""
+    """The files that count. `search`: folders to find modules in, asking nothing of what is loaded."""
 
-    def __init__(self, places: Places, search: Sequence[str] | None = None) -> None:
+    def __init__(self, places: project.Places, search: Sequence[str] | None = None) -> None:
         self.files: dict[str, str] = {}  # name in the recipe to path
         self.modules: dict[str, str] = {}  # module name to path, of project files
         self.wanted: dict[str, set[str]] = {}  # module name to what it imports
@@ -141,32 +151,32 @@ class ImportGraph:
             self._queue.append((module, path))
             self._run()
 
-    def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
-        """Counts what imports lead to, and returns the project's modules among it."""
-        queue, found = [*self._follow(imports, module, is_of_package)], set()
+    def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
+        """Counts what imports lead to, and returns the names of all that is imported."""
+        new, found = self._follow(imports, module, is_of_package), set[str]()
         self._run()
-        while queue:
-            if (name := queue.pop()) in self.modules and name not in found:
-                found.add(name)
-                queue += self.wanted.get(name, ())
-        return sorted(found)
+        while new:
+            found |= new
+            new = set[str]().union(*(self.wanted.get(name, ()) for name in new)) - found
+        return found
 
     def _run(self) -> None:
         while self._queue:
             self.count(*self._queue.pop())
 
     def count(self, module: str, path: str) -> None:
-        name, count = file_name(module, path), 1
+        wanted, count = project.file_name(module, path), 1
+        name = wanted
         while name in self.files and os.path.realpath(self.files[name]) != os.path.realpath(path):
             count += 1
-            name = f"{file_name(module, path)}#{count}"  # another file of the same name counts already
+            name = f"{wanted}#{count}"  # another file of the same name counts already
         self.files[name] = self.modules[module] = path
         if path.endswith(project.EXTENSIONS):
             return
         try:
             source = self.sources[path] = read_source(path, name)
         except UnkeyableError:
-            if self._search is not None or not loaded_from(path):
+            if self._search is not None or not project.loaded_from(path):
                 raise
             self.edited.add(path)
             return
@@ -174,7 +184,11 @@ class ImportGraph:
         self.wanted[module] = self._follow(imports_in(source.code), module, is_package)
 
     def _follow(self, imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
-        wanted = wanted_by(imports, module, is_of_package)
+        package, wanted = module if is_of_package else module.rpartition(".")[0], set[str]()
+        for level, imported, parts in imports:
+            with suppress(ImportError):  # beyond the top package
+                base = resolve_name("." * level + imported, package)
+                wanted |= {base, *(f"{base}.{part}" for part in parts)} - {""}
         for name in with_packages(wanted):
             base, _, last = name.rpartition(".")
             found = self._visit(base if last == "*" else name)
@@ -199,7 +213,7 @@ class ImportGraph:
             if isinstance(module, ModuleType) and self._search is None and name != "__main__":
                 space = project.space_of(module)
                 origin = space.get("__file__") or getattr(space.get("__spec__"), "origin", None)
-                found = self._classified(name, origin, folders_of(space))
+                found = self._classified(name, origin, project.folders_of(space))
             self._found[name] = found or self._searched(name)
         return self._found[name]
 
@@ -221,23 +235,14 @@ class ImportGraph:
         return self._classified(name, spec.origin, spec.submodule_search_locations or ()) or Found()
 
     def _classified(self, name: str, path: Any, folders: Iterable[str]) -> Found | None:
-        if name.partition(".")[0] in (*SELF_MODULES, *sys.builtin_module_names):
+        if name.partition(".")[0] in (*project.SELF_MODULES, *sys.builtin_module_names):
             return Found()
         if not isinstance(path, str) or not os.path.isfile(path):
             return Found("", tuple(folders)) if folders else None
         place = self._places.of(path)
-        if place is not Place.PROJECT:
-            return Found(is_installed=place is Place.SITE)
+        if place is not project.Place.PROJECT:
+            return Found(is_installed=place is project.Place.SITE)
         return Found(path, tuple(folders))
-
-
-def wanted_by(imports: Iterable[Import], module: str, is_of_package: bool) -> set[str]:
-    package, found = module if is_of_package else module.rpartition(".")[0], set()
-    for level, name, parts in imports:
-        with suppress(ImportError):  # beyond the top package
-            base = resolve_name("." * level + name, package)
-            found |= {base, *(f"{base}.{part}" for part in parts)}
-    return found - {""}
 
 
 def with_packages(modules: Iterable[str]) -> list[str]:
@@ -247,19 +252,19 @@ def with_packages(modules: Iterable[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=20_000)
 def imports_in(code: CodeType) -> tuple[Import, ...]:
-    found = []
+    found: list[Import] = []
     for one in nested(code):
         if _IMPORT_NAME in one.co_code[::2]:
             consts: Any = (None, None)  # the last two that were loaded: the level, and what `from` takes
             for _, op, arg in instructions(one):
                 if op == _IMPORT_NAME:
-                    found.append(Import(int(consts[0]), one.co_names[arg], tuple(consts[1] or ())))
+                    found.append((int(consts[0]), one.co_names[arg], tuple(consts[1] or ())))
                 elif op in (_LOAD_CONST, _LOAD_SMALL_INT):
                     consts = consts[1], arg if op == _LOAD_SMALL_INT else one.co_consts[arg]
         if not _IMPORTERS.isdisjoint(one.co_names):
             texts = (const for const in one.co_consts if isinstance(const, str))
             found += [
-                Import(len(text[1]), text[2])
+                (len(text[1]), text[2], ())
                 for text in filter(None, map(_MODULE_NAME.fullmatch, texts))
                 if text[2] != "__main__" or one.co_flags & CO_OPTIMIZED  # `if __name__ == ...` of a script
             ]

@@ -14,24 +14,17 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
-import linecache
 import os
 import re
 import sys
-import types
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
-from itertools import filterfalse
-from types import CodeType, FunctionType, MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, SimpleNamespace
+from typing import Any
 
 from prepcache.keys.code.fingerprint import NAME_SHIFTS, instructions, nested
 from prepcache.keys.encoding.builtins import attributes_of
-
-if TYPE_CHECKING:
-    from prepcache.keys.code.dependencies import Dependencies
-    from prepcache.keys.code.import_graph import SourceFile
 
 _GLOBAL_LOADS = {dis.opmap.get(name) for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")}
 _ATTRIBUTE_LOADS = {dis.opmap.get(name) for name in ("LOAD_ATTR", "LOAD_METHOD")}
@@ -41,25 +34,20 @@ SKIPPED_GLOBALS = {
     "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
     "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
 }  # fmt: skip
-FRAME_READERS = {
-    "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
-    "dmatrices",
-}  # fmt: skip
+QUERIES = {"query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where"}
+QUERIES |= {"dmatrix", "dmatrices"}
 """They look up globals of their caller by a text (`table.query("size > @LIMIT")`)."""
-_BY_FRAME = FRAME_READERS | {
+_BY_FRAME = QUERIES | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
 }  # fmt: skip
-_NAMESPACES = frozenset({"globals", "vars", "dir", "__dict__", "getmembers"})
-"""What gives functions to a library without their names."""
 _USES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _OF_VARIABLES = (*_LOADS, "STORE_FAST", "STORE_DEREF", "DELETE_")
 _WHOLE = ""
-_ABSENT = object()
 _PLAIN = (staticmethod, classmethod)
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
-_READERS = {name for kind in (tuple, frozenset, types.MappingProxyType) for name in dir(kind)}
+_READERS = {name for kind in (tuple, frozenset, MappingProxyType) for name in dir(kind)}
 _WRITERS = {name for kind in (list, dict, set, OrderedDict, deque) for name in dir(kind)} - _READERS
 _WRITERS |= {"__dict__", "vars"}
 """Methods of containers that change them, and what gives the dict behind an object."""
@@ -98,9 +86,7 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
     """The attributes that a method reads of its object, also through others that it reaches; None for all."""
     cls, own = type(owner), attributes_of(owner)
     ways = ("__getattribute__", "__getattr__", "__setattr__", "__delattr__")
-    is_any, is_asked, *is_told = (_member(cls, way) is not vars(object).get(way, _ABSENT) for way in ways)
-    if is_any:
-        return None
+    is_any, is_asked, *is_told = (_member(cls, way) is not vars(object).get(way) for way in ways)
     found: set[str] = set()
     queue, seen = [function], set()
     while queue:
@@ -108,7 +94,7 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
         if code in seen:
             continue
         seen.add(code)
-        if not isinstance(code, CodeType) or not code.co_argcount:
+        if is_any or not isinstance(code, CodeType) or not code.co_argcount:
             return None
         uses = set(_uses(code, code.co_varnames[0]))
         if (_WHOLE, True) in uses or not all_names(code).isdisjoint(_BY_FRAME | {"super", "__dict__"}):
@@ -141,11 +127,11 @@ def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
 
 def is_attribute_bag(value: Any) -> bool:
     cls = type(value)
-    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
+    return cls is SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
 
 
 def _member(cls: type, name: str) -> Any:
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
 def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
@@ -173,9 +159,7 @@ class Alters:
     """What some code may alter itself while it runs, told by names."""
 
     def __init__(self, codes: Iterable[CodeType]) -> None:
-        self._assigned: set[str] = set()
-        self._written: set[str] = set()
-        self._is_any = False
+        self._assigned, self._written, self._is_any = set[str](), set[str](), False
         for code in (one for outer in codes for one in nested(outer)):
             steps = list(dis.get_instructions(code))
             self._assigned.update(str(step.argval) for step in steps if step.opname in _STORES)
@@ -204,7 +188,7 @@ _TOPICS = {
                   "parse_args_into_dataclasses", "from_cli", "docopt", "argv"},
     "cwd": {"cwd", "getcwd", "getcwdb", "absolute", "abspath", "realpath", "resolve"},
     "home": {"expanduser"},
-    "frames": FRAME_READERS,
+    "frames": QUERIES,
     # Whether something is there, imports by text, and processes of Python, also in libraries.
     "questions": {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat",
                   "glob", "import_module", "find_spec", "find_loader", "get_loader", "resolve_name",
@@ -215,8 +199,6 @@ _TOPICS = {
     "pickles": {"load", "loads", "read_pickle", "Unpickler"},
 }  # fmt: skip
 ASKING = frozenset(_TOPICS["questions"])
-_DYNAMIC = frozenset({"globals", "eval", "exec"})
-_NO_FUNCTIONS = ("<module>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
 _LOOKS_UP = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "CALL", "LOAD_CONST"})
@@ -224,13 +206,6 @@ _LOOKS_UP = frozenset({"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "CALL",
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-_RANK = re.compile(
-    "(.*_)?(rank|rankid|procid|localid|nodeid|process_index)"
-    "|is_(local_)?(main|master)(_process)?|is_rank_zero",
-    re.IGNORECASE,
-)
-"""How launchers call a variable that tells the processes of a job apart, and jobs what they make of it."""
-_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 _LONGEST_PATH = 4096
 _LONGEST = 10_000
 _OF_SESSION = re.compile(
@@ -296,8 +271,7 @@ class Questions:
         return False if is_whole and "pickles" not in self.topics else None
 
     def variables(self) -> list[str]:
-        """The environment variables that are set and whose names stand in the code or in a value; where code
-        reads the environment, also within a text, and what ends in `_` is the beginning of one."""
+        """The variables that are set and stand in texts; where code asks, also words and prefixes in them."""
         if "variables" not in self.topics:
             named = {*os.environ}.intersection(self.texts | self.held)
             return sorted(n for n in named if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n))
@@ -316,7 +290,8 @@ def is_dynamic(code: CodeType) -> bool:
     """Whether code looks up globals or modules by text (`globals()`, `eval`, `sys.modules[...]`)."""
     chains = global_chains(code)
     by_module = {chain[0] for chain in chains.get("builtins", ()) if chain}
-    return not _DYNAMIC.isdisjoint(chains.keys() | by_module) or module_look_ups(code)[0]
+    is_by_text = not {"globals", "eval", "exec"}.isdisjoint(chains.keys() | by_module)
+    return is_by_text or module_look_ups(code)[0]
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -351,43 +326,9 @@ def texts_in(code: CodeType) -> Iterator[str]:
                     yield os.fsdecode(part)
 
 
-def asks_for_others(sources: list[SourceFile]) -> bool:
-    """Whether a library may call code of files that asks "questions": not what they call alone, as `main`."""
-    names = set[str]().union(*(source.handed_on for source in sources))
-    every = set[str]().union(*(all_names(source.code) for source in sources))
-    if not _NAMESPACES.isdisjoint(every):
-        return not ASKING.isdisjoint(every)
-    rest = [one for source in sources for one in nested(source.code) if one.co_name not in _NO_FUNCTIONS]
-
-    def is_kept(one: CodeType) -> bool:  # or no function at the top level
-        return one.co_name in names or not (one.co_flags & CO_OPTIMIZED and one.co_qualname.isidentifier())
-
-    while found := [*filter(is_kept, rest)]:
-        rest = [*filterfalse(is_kept, rest)]
-        names = names.union(*map(all_names, found))
-    return not ASKING.isdisjoint(names)
-
-
 def files_named_in(text: str) -> Iterator[str]:
     """The files that are there now under a text, or under what stands in quotation marks in it, as in SQL."""
     for piece in (text, *(piece for mark in ("'", '"') if mark in text for piece in text.split(mark))):
         is_path = not {"/", "."}.isdisjoint(piece) and len(piece) <= _LONGEST_PATH and "\n" not in piece
         if is_path and os.path.isfile(piece):
             yield piece
-
-
-def notes_on_ranks(walk: Dependencies) -> Iterable[str]:
-    if not any(map(_RANK.fullmatch, os.environ)) or any(os.environ.get(size) == "1" for size in _SIZES):
-        return
-    labels = [label.partition("#")[0] for label in walk.values if not label.startswith("config.")]
-    names = {*walk.variables, *(label.rpartition(".")[2] for label in labels)}
-    codes = [code for function in walk.labels.functions() for code in nested(function.__code__)]
-    places = [(code.co_filename, line) for code in codes for *_, line in code.co_lines() if line]
-    for name in sorted(filter(_RANK.fullmatch, names)):
-        lines = ((file, line, linecache.getline(file, line).strip()) for file, line in places)
-        using = (one for one in lines if name in _VARIABLE.findall(one[2]))
-        where = next((f" ({os.path.basename(file)}:{line}: {text})" for file, line, text in using), "")
-        yield (
-            f"{name} differs between the processes of this job and is in the key{where}, so every rank "
-            f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
-        )

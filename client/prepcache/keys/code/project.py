@@ -26,8 +26,7 @@ from typing import Any
 import prepcache
 
 _MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
-SELF_MODULES = frozenset({"prepcache", "prepcached"})
-"""prepcache's own modules count by their format versions, not by their bytes."""
+SELF_MODULES = frozenset({"prepcache", "prepcached"})  # which count by the versions of their formats
 _SELF = os.path.dirname(os.path.realpath(str(prepcache.__file__))) + os.sep
 EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _STDLIB = tuple(os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib"))
@@ -42,8 +41,7 @@ class Place(Enum):
 
 
 class Places:
-    """Tells where files belong. Lives for one fingerprint. `installed`: folder on `sys.path` to the top-level
-    modules that distributions installed there; others there are the project's."""
+    """Tells where files belong. `installed`: folder on `sys.path` to top-level modules of distributions."""
 
     def __init__(self, installed: Mapping[str, Set[str]]) -> None:
         self._installed = [(os.path.realpath(folder) + os.sep, tops) for folder, tops in installed.items()]
@@ -95,10 +93,7 @@ def package_root(path: str) -> str:
 def dotted_name(path: str) -> str:
     """The module name under which the file at `path` would be imported from its package root."""
     relative = os.path.relpath(os.path.abspath(path), package_root(path))
-    parts = list(Path(os.path.splitext(relative)[0]).parts)
-    if len(parts) > 1 and parts[-1] == "__init__":
-        parts.pop()
-    return ".".join(parts)
+    return os.path.splitext(relative)[0].removesuffix("/__init__").replace(os.sep, ".")
 
 
 def file_name(module: str, path: str) -> str:
@@ -113,9 +108,7 @@ def working_folder() -> str | None:
     return None
 
 
-ENTRY_SCRIPT = ("__main__", "__mp_main__")
-"""The entry script: in the job, and in the workers that `multiprocessing` spawns."""
-
+ENTRY_SCRIPT = ("__main__", "__mp_main__")  # in the job, and in workers that `multiprocessing` spawns
 _unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueDictionary()
 
 

@@ -1,8 +1,7 @@
 """What the names in code resolve to: values, modules of the project with what they hold, parts of libraries.
 
 Of libraries count settings that the code reads (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what a job put there.
-Of a module that a function imports itself the file counts whole, and, if it is loaded, what it holds under
-names in code.
+Of a module that a function imports itself the file counts whole, and what it holds under names in code.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
-from prepcache.keys.code.import_graph import imports_in, read_source, wanted_by, with_packages
+from prepcache.keys.code.import_graph import imports_in, read_source, with_packages
 from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, all_names, is_attribute_bag, is_dynamic
 from prepcache.keys.code.values import ABSENT, Value
 from prepcache.keys.environment import may_be_older, seen_texts
@@ -29,9 +28,7 @@ from prepcache.keys.environment import may_be_older, seen_texts
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
 
-NONE = object()
-_SHORT, _BYTES = 1000, 20_000
-"""Elements of a library's list, and bytes of all that it holds, that is still taken for a setting."""
+_SHORT, _BYTES = 1000, 20_000  # elements and bytes of what is still taken for a setting
 
 
 def count_global(walk: Dependencies, space: dict[str, Any], name: str, chains: set[tuple[str, ...]]) -> None:
@@ -101,40 +98,34 @@ def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...])
 
 
 def _library_attribute(
-    walk: Dependencies, label: str, space: Any, chain: tuple[str, ...], *, is_late: bool = False
+    walk: Dependencies, home: str, space: Any, chain: tuple[str, ...], *, is_late: bool = False
 ) -> None:
     """Counts what a library holds if it is a setting, or if the job has put it there. `is_late`: only
     functions import it, so a setting counts only if it contradicts the library's file."""
     if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
         return
-    home, value, label = label, space[chain[0]], f"{label}.{chain[0]}"
+    value, label = space[chain[0]], f"{home}.{chain[0]}"
     if isinstance(value, ModuleType):
         count_module(walk, value, chain[1:])
     elif walk.is_untracked(label):
         return
     elif _is_put_there(walk, label, value, space, is_late):
         walk.count_value(label, value, space)
-    elif (setting := setting_of(label, value)) is not NONE:
+    elif (setting := setting_of(label, value)) is not ABSENT:
         if not (is_late and _is_said(home, chain[0], value)):
             walk.count_value(label, setting, space)
     elif isinstance(value, type):
         _library_attribute(walk, label, vars(value), chain[1:], is_late=is_late)
-    elif isinstance(value, FunctionType | BuiltinFunctionType) and not (is_late and _is_usual(label, value)):
+    elif isinstance(value, BuiltinFunctionType if is_late else FunctionType | BuiltinFunctionType):
         module, name = str(value.__module__), value.__qualname__
         if isinstance(value, FunctionType):  # of which `functools.wraps` sets both
             module, name = str(value.__globals__.get("__name__")), value.__code__.co_qualname
-        if not _is_of_package(module, label):
+        # A library may have taken it itself, as `os.open` is the system's, or one of its own in C.
+        is_usual = value.__module__ is None or (module in sys.stdlib_module_names and name == chain[0])
+        is_usual |= _is_of_package(module.strip("_"), label.strip("_"))
+        if not (_is_of_package(module, label) or (is_late and is_usual)):
             walk.values[label] = Value.of_text(f"{module}.{name}")
             walk.refer_library(module)
-
-
-def _is_usual(label: str, value: Any) -> bool:
-    """Whether a library may have taken a function itself: in Python, of its own in C, or as `os.open`."""
-    if isinstance(value, FunctionType) or value.__module__ is None:
-        return True
-    home, other = (name.partition(".")[0].strip("_") for name in (label, value.__module__))
-    is_alias = value.__module__ in sys.stdlib_module_names and label.endswith(f".{value.__name__}")
-    return is_alias or other == home
 
 
 def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any, is_late: bool) -> bool:
@@ -190,7 +181,7 @@ def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str])
 def setting_of(label: str, value: Any) -> Any:
     """The plain data that a library's attribute is, or is a dict, list or set of (`rcParams`)."""
     if label == "sys.path" or isinstance(value, Counter | defaultdict):
-        return NONE
+        return ABSENT
     if isinstance(value, dict) and type(value) is not dict and dict.__len__(value) <= _SHORT:
         # Read by the methods of the built-in types alone: theirs may warn, or load a backend.
         named = {name: part for name, part in dict.items(value) if type(name) in SCALARS}
@@ -198,7 +189,7 @@ def setting_of(label: str, value: Any) -> Any:
         return {name: part for name, part in shown.items() if _is_plain(part)}
     for kind in (list, set):
         value = kind(value) if isinstance(value, kind) else value
-    return value if _is_plain(value) else NONE
+    return value if _is_plain(value) else ABSENT
 
 
 def _is_plain(value: Any) -> bool:
@@ -212,40 +203,37 @@ def _is_plain(value: Any) -> bool:
 def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) -> None:
     if not (imports := imports_in(code)):
         return
-    module, is_of_package = walk.labels.of_module(space), "__path__" in space
-    reached = walk.graph.add_imports(imports, module, is_of_package)
-    codes, wanted = [code], wanted_by(imports, module, is_of_package)
-    for name in reached:
+    codes, wanted = [code], walk.graph.add_imports(imports, walk.labels.of_module(space), "__path__" in space)
+    reached = wanted & walk.graph.modules.keys()
+    for name in sorted(reached):
         if (source := walk.graph.sources.get(walk.graph.modules[name])) is None:
             continue
         codes.append(source.code)
-        wanted |= walk.graph.wanted[name]
         if name not in walk.whole_files:
             walk.whole_files[name] = source.code
             walk.asked.note_code(source.code)
         if name not in sys.modules and not project.loaded_from(source.path):
             seen_texts[source.path] = source.stamp
-    names, homes = {"__getattr__"}.union(*map(all_names, codes)), {*reached, *with_packages(wanted)}
+    names, homes = {"__getattr__"}.union(*map(all_names, codes)), {*with_packages(wanted)}
     count_builtins(walk, names)
     for home in sorted(homes & sys.modules.keys()):
-        loaded = sys.modules[home]
-        if loaded is None or (home in walk.graph.modules and home not in reached):
+        loaded, inside = sys.modules[home], project.space_of(sys.modules[home])
+        place, is_of_path = walk.labels.place_of(inside), home in walk.graph.modules and home not in reached
+        if loaded is None or is_of_path or place is project.Place.SELF:
             continue
         walk.loaded.add(home)
         if not isinstance(loaded, ModuleType):  # what a job has put in the place of one
             walk.count_value(f"sys.modules.{home}", loaded, sys)
-        elif (place := walk.labels.place_of(vars(loaded))) is project.Place.SELF:
-            continue
         elif place is not project.Place.PROJECT:
-            _count_late(walk, home, vars(loaded), names)
+            _count_late(walk, home, inside, names)
         elif any(map(is_dynamic, codes)) or home not in reached or type(loaded) is not ModuleType:
             count_module(walk, loaded, ())
         else:
-            for held in sorted(names & vars(loaded).keys()):
-                value = vars(loaded)[held]
+            for held in sorted(names & inside.keys()):
+                value = inside[held]
                 is_stated = isinstance(value, ModuleType) and value.__name__ in homes
                 if not (is_stated or _is_closed(value)):
-                    count_global(walk, vars(loaded), held, {()})
+                    count_global(walk, inside, held, {()})
 
 
 def _count_late(walk: Dependencies, home: str, space: dict[str, Any], names: set[str]) -> None:

@@ -16,9 +16,6 @@ import functools
 import itertools
 import os
 import re
-import secrets
-import weakref
-from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +25,8 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import project
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
-from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Parts, Put, is_registered, length, text_bytes
-from prepcache.keys.encoding.objects import is_lock, kind_of, parts_of, state_of
+from prepcache.keys.encoding.encoder import Encoder, Parts, Put, is_registered, length, text_bytes
+from prepcache.keys.encoding.objects import is_lock, parts_of, state_of
 from prepcache.keys.environment import check_rebuilt
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import looks_like_path, name_bytes
@@ -49,17 +46,13 @@ _LOOKED_INTO, _READ_CHARS = 64, 1024
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 _NAMED = re.compile(r"(?:^|[?&])-*([\w.-]+)=|^-+([\w.-]+)$")
 """Parameters of a URL, and options of a command line: `--hf-token`, `--hf-token=x`, `hub.token=x`."""
-_BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
-"""What is shown by its name; what lies in it is code, or has a value of its own."""
+_BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)  # what has a name, and is code
 TEXT_LIMIT = 120
 LEAF_LIMIT, DEPTH_LIMIT = 64, 32
 """Of a list or dict in a config whose elements are shown one by one; a longer or deeper one is one leaf."""
 _LABEL_WORDS = re.compile(r"[\w-]+")
 _SHOWN_ELEMENTS = 8
 _OF_DISPATCH = ("register", "dispatch", "_clear_cache")
-_MOST_IDENTITIES = 1024
-_identities: dict[int, tuple[Callable[[], Any], str]] = {}
-"""Reference and name by address. The oldest go."""
 
 
 class Value(NamedTuple):
@@ -88,13 +81,6 @@ class ValueEncoder(Encoder):
         self.is_whole = False
         self._walk = walk
 
-    @property
-    def ways_out(self) -> str:  # type: ignore[override]
-        label = str(self.steps[0])
-        if self.is_config or label == "preprocess":  # which cannot be left out
-            return WAYS_OUT
-        return f"{WAYS_OUT}, or exclude it with untracked=({label.rpartition('.')[2]!r},)"
-
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
 
@@ -108,10 +94,9 @@ class ValueEncoder(Encoder):
         text, is_text = os.fsdecode(value), isinstance(value, str)
         if is_text and not looks_like_path(text):
             return None
-        root, name, is_inside = self._walk.root, text, False
-        if root is not None and (text == root or text.startswith(root + os.sep)):
-            name, is_inside = os.path.relpath(text, root), True
-        digest = b""
+        root, digest = self._walk.root, b""
+        is_inside = root is not None and f"{text}{os.sep}".startswith(f"{root}{os.sep}")
+        name = os.path.relpath(text, root) if is_inside else text
         if os.path.isfile(text):
             with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
                 digest = self._walk.file_digest(text)
@@ -159,19 +144,14 @@ class ValueEncoder(Encoder):
             return self.part(owner, "__self__")
         chunks: list[Any] = [b"reads"]
         self.put_class_of(owner, chunks.append)
-        place = f"{self.where}.__self__"
-        label = self._walk.refer_object(owner, read, self, place, is_whole=False)
+        label = self._walk.refer_object(owner, read, self, f"{self.where}.__self__", is_whole=False)
         return b"".join(chunks) + text_bytes(label)
 
     def _library_function(self, function: FunctionType) -> bytes:
         """By name; what a decorator of a library wraps and holds, by what it is."""
-        if (known := self._walk.whole_objects.get(id(function))) is not None:
-            return b"function@" + text_bytes(known)
-        module = str(function.__globals__.get("__name__"))
+        module, own = str(function.__globals__.get("__name__")), vars(function)
         self._walk.refer_library(module)
         name = f"library:{module}.{function.__code__.co_qualname}"
-        parts: Parts = []
-        own = vars(function)
         if "_torchdynamo_orig_callable" in own:  # torch.compile, whose cells hold what it compiled so far
             parts = [("compiled", own["_torchdynamo_orig_callable"])]
         elif "_clear_cache" in own:  # singledispatch, whose cells hold what was dispatched so far
@@ -179,8 +159,8 @@ class ValueEncoder(Encoder):
         elif "<" in name:
             name += f":{fingerprint(function.__code__)}"
             parts = state_of(function)
-        elif "__wrapped__" in own:
-            parts = [("__wrapped__", own["__wrapped__"])]
+        else:
+            parts = [pair for pair in own.items() if pair[0] == "__wrapped__"]
         if not parts:
             return name.encode()
         return name.encode() + text_bytes(self._walk.refer_object(function, parts, self, self.where))
@@ -202,14 +182,14 @@ class ValueEncoder(Encoder):
         put(b"?" + text_bytes(self._walk.stand_in(label, value, error)))
         return True
 
-    def put_object(self, value: Any, put: Put, *how: Any) -> None:
+    def put_object(self, value: Any, put: Put, make: Any, own: Any = None) -> None:
         if value is os.environ or value is os.environb:
             put(b"OE")  # the variables that the code names count one by one
             return
-        if how[0] is parts_of and self.is_config and self.opaque_depth == 0 and is_lock(value):
-            raise self.refuse(f"{kind_of(value)} has no stable value; {self.ways_out}")
+        if make is parts_of and self.is_config and self.opaque_depth == 0 and is_lock(value):
+            raise self.refuse(f"{_text(value)} has no stable value; {self.ways_out}")
         self._walk.note_generators(value, self)
-        super().put_object(value, put, *how)
+        super().put_object(value, put, make, own)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
         """Attributes become rows, if all parts are such and more rows fit."""
@@ -222,18 +202,6 @@ class ValueEncoder(Encoder):
             super().put_attributes(owner, kept, put)
         else:
             put(b"@" + text_bytes(self._walk.refer_object(owner, pairs, self, self.where)))
-
-
-def identity_of(value: Any) -> str:
-    refer, name = _identities.get(id(value), (None, ""))
-    if refer is None or refer() is not value:
-        name = f"?{secrets.token_hex(8)}"
-        while len(_identities) >= _MOST_IDENTITIES:
-            _identities.pop(next(iter(_identities)), None)
-        # A connection, say, is kept alive: its address would be another thing's.
-        refer = weakref.ref(value) if type(value).__weakrefoffset__ else lambda: value
-        _identities[id(value)] = refer, name
-    return name
 
 
 def readable(value: Any, label: str | None = None) -> str:
@@ -251,10 +219,10 @@ def _text(value: Any) -> str:
             return repr(value) if is_shown else f"{cls.__name__} of {len(value)}"
         if cls in SCALARS:
             return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
-    if isinstance(value, FunctionType | type | BuiltinFunctionType | MethodType):
-        return f"{value.__module__}.{getattr(value, '__qualname__', cls.__qualname__)}"  # Boost's have none
     if isinstance(value, ModuleType):
         return value.__name__
+    if isinstance(value, _BY_NAME):
+        return f"{value.__module__}.{getattr(value, '__qualname__', cls.__qualname__)}"  # Boost's have none
     if issubclass(cls, os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
     return f"{cls.__module__}.{cls.__qualname__}"
@@ -309,17 +277,12 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         text = os.fsdecode(value[:_READ_CHARS])
         names = [name.replace(".", "_") for both in _NAMED.findall(text) for name in both]
         return _PASSWORD_IN_URL.search(text) is not None or any(map(is_secret, names))
-    if depth == 0:
+    if depth == 0 or isinstance(value, _BY_NAME):
         return False
     if type(value) in (list, tuple):
         is_pair = len(value) == 2 and isinstance(value[0], str) and is_secret(value[0])
         return is_pair or any(holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
-    if isinstance(value, dict):
-        named = value
-    elif isinstance(value, functools.partial):
-        named = {**value.keywords, "": list(value.args)}
-    else:
-        named = {} if isinstance(value, _BY_NAME) else project.space_of(value)
+    named = value if isinstance(value, dict) else project.space_of(value)
     return any(
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
         for name, part in itertools.islice(named.items(), _LOOKED_INTO)

@@ -180,15 +180,13 @@ def parts_of(value: Any, is_library: Callable[[type], bool]) -> Parts:
     return parts + sorted(own.items())
 
 
-def slots_of(*classes: type) -> Iterator[str]:
+def slots_of(*classes: type) -> Iterator[tuple[type, str, Any]]:
     for base in classes:
         is_path = base.__module__.startswith("pathlib")  # which keeps parts of the name
-        slots = () if is_path else base.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            is_private = slot.startswith("__") and not slot.endswith("__")
-            is_filled_by_use = slot.startswith(("__pydantic_", "_attrs_cached"))
-            if slot not in ("__dict__", "__weakref__") and not is_filled_by_use:
-                yield f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot
+        for name, slot in vars(base).items() if "__slots__" in vars(base) and not is_path else ():
+            is_slot = isinstance(slot, types.MemberDescriptorType) or name in vars(base)["__slots__"]
+            if is_slot and not name.startswith(("_attrs_cached", "__dict__", "__weakref__")):
+                yield base, name, slot
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -197,14 +195,9 @@ def attributes_of(value: Any) -> dict[str, Any]:
     with contextlib.suppress(AttributeError):  # which may have slots alone, and `__getattr__` for the rest
         kept = object.__getattribute__(value, "__dict__")
         found = {str(name): part for name, part in kept.items()}
-    for base in type(value).__mro__:
-        for name in slots_of(base):
-            slot = vars(base).get(name)  # by itself: a subclass may have another thing of its name
-            with contextlib.suppress(AttributeError):
-                if isinstance(slot, types.MemberDescriptorType):
-                    found[f"{base.__qualname__}.{name}" if name in found else name] = slot.__get__(value)
-                else:
-                    found[name] = object.__getattribute__(value, name)
+    for base, name, slot in slots_of(*type(value).__mro__):
+        with contextlib.suppress(AttributeError):  # nothing is in it
+            found[f"{base.__qualname__}.{name}" if name in found else name] = slot.__get__(value)
     return found
 
 

@@ -13,8 +13,6 @@ Invariants:
        the function sees it; inside objects that cannot be rebuilt the order counts.
     5. By itself an encoder knows no disk and no code: a str is text, a path is refused, functions and classes
        count by name. Derived ones know more (`items`, `code/values`).
-
-Locking: an encoder is for one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 from prepcache.namedtuples import is_namedtuple
 
-ENCODING_VERSION = 17
+ENCODING_VERSION = 18
 
 MOST_ENTERED = 1 << 23  # containers and objects of one value
 MOST_STEPS = 16  # in the name of a place
@@ -67,8 +65,8 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
     _writers.clear()
 
 
-def _key_of(kind: type) -> tuple[Callable[[Any], Any] | None, type | None]:
-    """What makes the key of a type's values, and the base that has to be a library's."""
+def _key_of(kind: type) -> tuple[Any, type | None]:
+    """What makes the key of a type's values or why they are refused; the base that has to be a library's."""
     from prepcache.keys.encoding.objects import KEYS
 
     for base in kind.__mro__:
@@ -86,18 +84,18 @@ def is_registered(kind: type) -> bool:
 
 
 class Encoder:
-    """Writes values. Derived ones say what code and paths stand for; of one that raised, use another."""
+    """Writes values, for one thread. Of one that raised, use another."""
 
     ways_out = WAYS_OUT
 
     def __init__(self) -> None:
         self.steps: list[str | int] = []
-        self.opaque_depth = 0
-        """Objects around the present value, in which the order of dicts counts."""
-        self.inline_depth = self.set_depth = 0
-        """Sets, enum members and `plain()` around it, in which objects are no references; sets alone."""
-        self.is_plain = False
-        """Whether it is inside `plain()`, where nothing is looked up on the disk."""
+        self.opaque_depth = 0  # objects around the present value, in which the order of dicts counts
+        self.inline_depth = (
+            0  # sets, enum members and `plain()` around it, in which objects are no references
+        )
+        self.set_depth = 0
+        self.is_plain = False  # whether it is inside `plain()`, where nothing is looked up on the disk
         self.active: dict[int, None] = {}
         self._entered = 0
         self._classes: dict[type, bytes] = {}
@@ -163,7 +161,9 @@ class Encoder:
     @property
     def where(self) -> str:
         """The place of the present value, as `config.sizes[3]`."""
-        return str(self.steps[0]) + "".join(map(_render, self.steps[1:MOST_STEPS]))
+        steps = [one for one in self.steps[1:MOST_STEPS] if one != CONTENT]
+        shown = (f".{one}" if str(one).isidentifier() else f"[{one!r}]" for one in steps)
+        return str(self.steps[0]) + "".join(shown)
 
     def refuse(self, why: str) -> UnkeyableError:
         place = self.where
@@ -217,8 +217,8 @@ class Encoder:
             written = self._classes[cls] = b"C" + length(len(payload)) + payload
         put(written)
 
-    def put_object(self, value: Any, put: Put, make: Make, own: Writer | None = None) -> None:
-        """Writes an object by its class and its parts; by `own` where `make` gives none."""
+    def put_object(self, value: Any, put: Put, make: Make, own: Any = None) -> None:
+        """Writes an object by its class and its parts; by its type's `own` writer where `make` gives none."""
         if self.put_known(value, put):
             return
         try:
@@ -227,13 +227,11 @@ class Encoder:
             raise
         except Exception as error:
             why = error.message if isinstance(error, UnkeyableError) else f"{type(error).__name__}: {error}"
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            refused = self.refuse(f"{kind} has no stable bytes ({why}); {self.ways_out}")
+            refused = self.refuse(f"{kind_of(value)} has no stable bytes ({why}); {self.ways_out}")
             if not self.put_unstable(value, refused, put):
                 raise refused from error
             return
         if parts is None:
-            assert own is not None
             own(self, value, put)
             return
         is_member = issubclass(type(value), enum.Enum)
@@ -249,14 +247,17 @@ class Encoder:
         self.inline_depth -= is_member
 
 
+def kind_of(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 def text_bytes(text: str) -> bytes:
     raw = text.encode("utf-8", "surrogatepass")
     return b"s" + length(len(raw)) + raw
 
 
 def canonical_order(value: Any) -> Any:
-    """A value as the function receives it: markers taken off, plain dicts in canonical order.
-    Containers that are right are returned as they are."""
+    """A value as the function receives it: markers taken off, plain dicts in canonical order."""
     from prepcache.keys.encoding.builtins import has_free_order, simple_key
 
     if type(value) in (markers.Plain, markers.Tree):
@@ -283,8 +284,10 @@ def _find_writer(kind: type) -> Writer:
     has_state = base is not None and bool(kind.__dictoffset__ or [*builtins.slots_of(*added)])
 
     def made_by_key(value: Any, is_library: Callable[[type], bool]) -> Parts | None:
-        # The project may have a class of a library's name.
-        made = key(value) if key and (base is None or is_library(base)) else NotImplemented
+        is_theirs = base is None or is_library(base)  # the project may have a class of a library's name
+        if is_theirs and isinstance(key, str):
+            raise UnkeyableError(key)
+        made = key(value) if is_theirs else NotImplemented
         if made is NotImplemented or made is value:
             return None if own else make(value, is_library)
         if type(made) is dict and all(type(name) is str for name in made):
@@ -294,9 +297,3 @@ def _find_writer(kind: type) -> Writer:
 
     by = make if key is None else made_by_key
     return _writers.setdefault(kind, lambda encoder, value, put: encoder.put_object(value, put, by, own))
-
-
-def _render(step: str | int) -> str:
-    if isinstance(step, str) and step.isidentifier():
-        return f".{step}"
-    return "" if step == CONTENT else f"[{step!r}]"

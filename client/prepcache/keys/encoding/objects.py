@@ -26,21 +26,17 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.fingerprint import fingerprint, without_address
 from prepcache.keys.encoding.builtins import attributes_of
-from prepcache.keys.encoding.encoder import Parts, length
+from prepcache.keys.encoding.encoder import Parts, kind_of, length
 
+_LOCK = re.compile(r"(_thread|threading|multiprocessing|asyncio)\.(\w+\.)?\w*([Ll]ock|Condition|Semaphore)")
 EMPTY = object()  # what a cell holds that nothing was bound to
-_LOCK = re.compile(
-    r"(_thread|threading|multiprocessing\.synchronize|asyncio\.locks)"
-    r"\._?(R?[Ll]ock|Condition|(Bounded)?Semaphore)"
-)
 _REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
-_NAMING_FIELDS = ("dataclasses", "attr")
-"""Their `__getstate__` gives fields alone, and not what subclasses add."""
+_NAMING_FIELDS = ("dataclasses", "attr")  # whose `__getstate__` gives fields alone, not what subclasses add
 _OBJECT: Any = object  # untyped: what it has is compared with what classes have, which are typed as bound
 _GENERATORS = (
     "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
@@ -48,10 +44,6 @@ _GENERATORS = (
 )  # fmt: skip
 _GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
 _SEED_BITS = 64  # at most, of a seed that somebody chose; numpy's entropy has twice as many
-
-
-def kind_of(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def is_lock(value: Any) -> bool:
@@ -71,8 +63,7 @@ def parts_of(value: Any, is_library: Callable[[type], bool]) -> Parts:
 
 
 def _kept_results(function: Any) -> list[Any]:
-    """What a `functools.cache` holds, as the garbage collector sees it, without the table of entries of one
-    that has a bound."""
+    """What a `functools.cache` holds, as the garbage collector sees it; of a bounded one no table."""
     seen = [part for part in gc.get_referents(function) if part is not vars(function)]
     tables = [part for part in seen if type(part) is dict]
     entries = [one for one in tables if "_lru_list_elem" in {type(part).__name__ for part in one.values()}]
@@ -175,7 +166,7 @@ def state_of(function: types.FunctionType) -> Parts:
     named = code.co_varnames[: code.co_argcount]
     # The job may have set more defaults than there are arguments.
     given = [*zip(named[::-1], defaults[::-1], strict=False)]
-    given += sorted((function.__kwdefaults__ or {}).items(), key=lambda pair: pair[0])
+    given += sorted((function.__kwdefaults__ or {}).items())
     parts = [(f"({without_address(name, code)}=)", value) for name, value in given]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -190,11 +181,9 @@ def state_of(function: types.FunctionType) -> Parts:
     return parts
 
 
-def _is_generator(kind: type) -> bool:
-    return any(f"{base.__module__}.{base.__qualname__}" in _GENERATORS for base in kind.__mro__)
-
-
-is_generator: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_generator)
+is_generator: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(
+    lambda kind: any(f"{base.__module__}.{base.__qualname__}" in _GENERATORS for base in kind.__mro__)
+)
 
 
 def global_generators() -> list[tuple[str, Any]]:
@@ -303,23 +292,6 @@ def _operator(value: Any) -> dict[str, Any]:
     return {"name": name}
 
 
-def _refused(why: str) -> Callable[[Any], NoReturn]:
-    def refuse(value: Any) -> NoReturn:
-        raise UnkeyableError(why)
-
-    return refuse
-
-
-def _model(value: Any) -> dict[str, Any]:
-    """By its fields, and by which of them were given: `exclude_unset=True` asks."""
-    return {
-        **attributes_of(value),
-        "model_extra": getattr(value, "__pydantic_extra__", None),
-        "private attributes": getattr(value, "__pydantic_private__", None),
-        "fields that were given": sorted(getattr(value, "__pydantic_fields_set__", ())),
-    }
-
-
 def _field(value: Any) -> dict[str, Any]:
     """Less its annotation: the class has it, too, and use resolves the names in it."""
     own = attributes_of(value).items()
@@ -337,7 +309,7 @@ def _transform(value: Any) -> dict[str, Any]:
     return {name: part for name, part in own.items() if not any(part is one for one in methods)}
 
 
-KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
+KEYS: dict[tuple[str, str], Callable[[Any], Any] | str] = {
     ("_weakrefset", "WeakSet"): lambda v: {"set": set(v)} if type(v) is weakref.WeakSet else NotImplemented,
     ("typing", "ForwardRef"): lambda value: value.__forward_arg__,  # not what somebody has evaluated it to
     ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
@@ -345,8 +317,8 @@ KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("logging", "Handler"): lambda value: {"name": value.name},
     ("loguru", "Logger"): lambda value: {},
     ("multiprocessing", "Event"): lambda value: {"is_set": value.is_set()},  # made of locks
-    ("unittest", "NonCallableMock"): _refused("each look at a mock changes it"),
-    ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),
+    ("unittest", "NonCallableMock"): "each look at a mock changes it",
+    ("ctypes", "CDLL"): "load the library in the function, and pass its path in config",
     ("numpy", "ndarray"): _array,
     ("numpy", "memmap"): _memmap,
     ("numpy", "generic"): lambda value: _array(sys.modules["numpy"].asarray(value)),
@@ -360,7 +332,7 @@ KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("torch", "Generator"): lambda value: global_generator(value) or (str(value.device), value.get_state()),
     ("torch", "OpOverloadPacket"): _operator,
     ("torch", "OpOverload"): _operator,
-    ("torch", "CustomOpDef"): _refused("call the function that it is made of"),
+    ("torch", "CustomOpDef"): "call the function that it is made of",
     ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
     ("albumentations", "BasicTransform"): _transform,
     ("albumentations", "BaseCompose"): _transform,
@@ -370,7 +342,7 @@ KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
     },
     ("msgspec", "StructConfig"): lambda value: {n: getattr(value, n) for n in dir(value) if n[0] != "_"},
     ("msgspec", "Factory"): lambda value: value.factory,
-    ("pydantic", "BaseModel"): _model,
+    ("pydantic", "BaseModel"): attributes_of,  # also which were given: `exclude_unset=True` asks
     ("pydantic", "FieldInfo"): _field,
     ("pydantic", "ModelPrivateAttr"): _field,
     ("pydantic", "Decorator"): lambda value: {"info": value.info},  # its others name the class's address
@@ -379,13 +351,13 @@ KEYS: dict[tuple[str, str], Callable[[Any], Any]] = {
         "validates_return": value.validate_return,
         "config": value.config_wrapper.config_dict,
     },
-    ("pydantic", "TypeAdapter"): _refused("create it in the function"),
+    ("pydantic", "TypeAdapter"): "create it in the function",
     ("numba", "Dispatcher"): lambda value: {
         "py_func": value.py_func,
         "options": dict(value.targetoptions),
         "signatures": [str(signature) for signature in value.signatures],
     },
-    ("polars", "LazyFrame"): _refused("collect it first: it may read files when it is collected"),
+    ("polars", "LazyFrame"): "collect it first: it may read files when it is collected",
 }
-"""By top package and name of a library's class, from a value to what counts of it; NotImplemented where its
-copies say it. What a user has registered goes first."""
+"""By top package and name of a library's class, from a value to what counts of it, or why it is refused;
+NotImplemented where its copies say it. What a user has registered goes first."""

@@ -39,8 +39,8 @@ from types import CellType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.import_graph import read_source
-from prepcache.keys.code.names import ASKING, all_names, asks_for_others, texts_in
+from prepcache.keys.code.import_graph import asks_for_others, read_source
+from prepcache.keys.code.names import ASKING, all_names, texts_in
 from prepcache.keys.code.project import space_of
 from prepcache.keys.observation import watches
 from prepcache.keys.observation.watches import STATE, Kind, Watch, is_file_of_job, is_of_python
