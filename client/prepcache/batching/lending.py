@@ -28,6 +28,7 @@ import os
 import weakref
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from multiprocessing import active_children
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -255,7 +256,7 @@ class _Hold:
 
 
 def _forget(most: int | None = None) -> None:
-    for place, block in list(_MAPS.items())[:most]:
+    for place, block in list(islice(_MAPS.items(), most)):
         if not block.is_kept():
             _MAPS.pop(place, None)
 
