@@ -383,8 +383,8 @@ class Pool:
             return found
         block = self._allocate(rounded(size_bytes))
         begin = (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES
-        self._blocks.append((block, begin))
-        del self._blocks[: -self._kept_blocks]
+        # Another list: a thread that counts the references of a block has one that still holds the block.
+        self._blocks = [*self._blocks, (block, begin)][-self._kept_blocks :]
         return block, begin  # a reference beside the one of the list
 
 
