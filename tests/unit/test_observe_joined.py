@@ -52,6 +52,17 @@ def test_what_two_processes_saw_differently_is_never_true(call):
         assert call.digests == {"project:v.txt": CHANGED}
 
 
+def test_a_library_installed_again_meanwhile_is_never_true(project, monkeypatch):
+    project.install(monkeypatch, "words", "")
+    call = Observed(project, "def f(x): return (HERE / 'site-packages/words' / x).read_text()")
+    call("__init__.py")
+    assert call.digests["words"].startswith("1 ")
+    (project.folder / "site-packages/words-1.dist-info/RECORD").unlink()
+    project.put("site-packages/words-2.dist-info/METADATA", "Name: words\nVersion: 2\n")
+    call("__init__.py")
+    assert call.digests == {"words": CHANGED}
+
+
 def test_a_forked_worker_tells_what_its_parent_saw_before(project, call):
     for name in "ab":
         project.put(f"{name}.txt", "one")

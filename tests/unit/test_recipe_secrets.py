@@ -46,6 +46,8 @@ def test_what_a_function_is_given_counts_as_a_secret_too():
         assert one.parts == other.parts
         [told, *_] = differences(one.parts, other.parts)
         assert told.line.endswith("may have changed: it is secret") and "hunter" not in json.dumps(one.parts)
+    first, second = (recipe(f, config={"open": functools.partial(f, api_key=n)}) for n in "12")
+    assert first.parts == second.parts and first.digest != second.digest
 
 
 URL = "postgresql://trainer:hunter7@db.example.org/corpus"

@@ -138,10 +138,15 @@ class Level(enum.Enum):
     LOW = 1
 
 
-class Trap:
+class Trapped:
+    __slots__ = "booms"
+
     @property
     def boom(self) -> int:
         raise RuntimeError("read")
+
+
+class Trap(Trapped): ...
 
 
 class Layer(torch.nn.Module):

@@ -365,10 +365,10 @@ def notes_on_ranks(walk: Dependencies) -> Iterator[str]:
     found = {*walk.variables, *(label.rpartition(".")[2] for label in labels)}
     codes = [code for function in walk.labels.functions() for code in nested(function.__code__)]
     places = [(code.co_filename, line) for code in codes for *_, line in code.co_lines() if line]
-    lines = [(os.path.basename(file), line, linecache.getline(file, line).strip()) for file, line in places]
     for name in sorted(filter(_RANK.fullmatch, found)):
+        lines = ((file, line, linecache.getline(file, line).strip()) for file, line in places)
         using = (one for one in lines if re.search(rf"\b{re.escape(name)}\b", one[2]))
-        where = next((f" ({file}:{line}: {text})" for file, line, text in using), "")
+        where = next((f" ({os.path.basename(file)}:{line}: {text})" for file, line, text in using), "")
         yield (
             f"{name} differs between the processes of this job and is in the key{where}, so every rank "
             f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"

@@ -100,8 +100,7 @@ def count_module(walk: Dependencies, module: ModuleType, chain: tuple[str, ...])
 def _library_attribute(
     walk: Dependencies, home: str, space: Any, chain: tuple[str, ...], *, is_late: bool = False
 ) -> None:
-    """Counts what a library holds if it is a setting, or if the job has put it there. `is_late`: only
-    functions import it, so a setting counts only if it contradicts the library's file."""
+    """Counts a setting of a library, or what the job put there. `is_late`: only functions import it."""
     if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
         return
     value, label = space[chain[0]], f"{home}.{chain[0]}"

@@ -283,6 +283,8 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         is_pair = len(value) == 2 and isinstance(value[0], str) and is_secret(value[0])
         return is_pair or any(holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
     named = value if isinstance(value, dict) else project.space_of(value)
+    if isinstance(value, functools.partial):
+        named = {**value.keywords, "": [*value.args]}
     return any(
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
         for name, part in itertools.islice(named.items(), _LOOKED_INTO)

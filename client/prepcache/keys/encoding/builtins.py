@@ -183,8 +183,10 @@ def parts_of(value: Any, is_library: Callable[[type], bool]) -> Parts:
 def slots_of(*classes: type) -> Iterator[tuple[type, str, Any]]:
     for base in classes:
         is_path = base.__module__.startswith("pathlib")  # which keeps parts of the name
-        for name, slot in vars(base).items() if "__slots__" in vars(base) and not is_path else ():
-            is_slot = isinstance(slot, types.MemberDescriptorType) or name in vars(base)["__slots__"]
+        slots = () if is_path else vars(base).get("__slots__", ())
+        slots = (slots,) if isinstance(slots, str) else slots
+        for name, slot in vars(base).items() if slots else ():
+            is_slot = isinstance(slot, types.MemberDescriptorType) or name in slots
             if is_slot and not name.startswith(("_attrs_cached", "__dict__", "__weakref__")):
                 yield base, name, slot
 

@@ -91,9 +91,7 @@ class Encoder:
     def __init__(self) -> None:
         self.steps: list[str | int] = []
         self.opaque_depth = 0  # objects around the present value, in which the order of dicts counts
-        self.inline_depth = (
-            0  # sets, enum members and `plain()` around it, in which objects are no references
-        )
+        self.inline_depth = 0  # sets, enum members and `plain()` around it: objects there are no references
         self.set_depth = 0
         self.is_plain = False  # whether it is inside `plain()`, where nothing is looked up on the disk
         self.active: dict[int, None] = {}
@@ -285,7 +283,7 @@ def _find_writer(kind: type) -> Writer:
 
     def made_by_key(value: Any, is_library: Callable[[type], bool]) -> Parts | None:
         is_theirs = base is None or is_library(base)  # the project may have a class of a library's name
-        if is_theirs and isinstance(key, str):
+        if base is not None and is_theirs and isinstance(key, str):
             raise UnkeyableError(key)
         made = key(value) if is_theirs else NotImplemented
         if made is NotImplemented or made is value:

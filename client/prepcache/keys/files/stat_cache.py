@@ -84,8 +84,7 @@ def _signed(number: int) -> int:
 
 
 def is_racy(stamp: Stamp, read_at_ns: int, window_ns: int) -> bool:
-    """Whether a write after `read_at_ns` could leave a file's stamp as it is. A change time in the future is
-    racy; anyone may set a modification time."""
+    """Whether a write after `read_at_ns` could leave a stamp as it is. Anyone may set a modification time."""
     return read_at_ns - stamp[4] < window_ns or -window_ns < read_at_ns - stamp[3] < window_ns
 
 
@@ -165,7 +164,7 @@ def _fits(records: NDArray[np.int64]) -> Any:
 
 def write_whole(path: Path, *parts: Any) -> None:
     """Gives a path these bytes, all or none, in a file of this user's. No fsync: readers check."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}-{os.getpid()}-{time.time_ns()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:
@@ -177,8 +176,7 @@ def write_whole(path: Path, *parts: Any) -> None:
 
 
 class StatCache:
-    """Digests of files by stamp. `window_ns`: device -> how old a stamp must be to be recorded.
-    `_lock` guards `_pending` and `_segments`; look-ups in segments need no lock."""
+    """Digests of files by stamp. `window_ns`: how old one must be, by device. `_lock` guards its parts."""
 
     def __init__(
         self,

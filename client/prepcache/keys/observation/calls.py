@@ -52,8 +52,7 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class JobCode:
-    """The code of the source files that a recipe counts, and of a function: whether it may ask what is there
-    or import by text, or attach databases in SQL. `recipe_asks`: that of the recipe."""
+    """Whether files of a recipe and a function may ask what is there, import by text or attach databases."""
 
     def __init__(self, files: Collection[str], recipe_asks: bool | None = None) -> None:
         self.codes: dict[int, CodeType] = {}
@@ -227,8 +226,7 @@ _profiling = 0  # how many watches profile at the time, under `STATE.lock`
 
 
 class _Tool:
-    """What is heard by `sys.monitoring`, for all watches and fills of this process. All but `vain` and
-    `is_deaf` is changed under `STATE.lock`."""
+    """What `sys.monitoring` tells. All but `vain` and `is_deaf` is changed under `STATE.lock`."""
 
     def __init__(self) -> None:
         self.vain: dict[tuple[int, int], int] = {}  # calls that could open nothing, by code, and place in it

@@ -158,6 +158,7 @@ class Observer:
         return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
+        self._note_distributions(self._top_levels)  # another version may have been installed meanwhile
         new: list[Input] = []
         while self._told != (now := (len(_log), len(self._modules))):
             begin = self._told[0] if self._told[1] == now[1] else 0  # an older entry may be of a module
@@ -310,17 +311,19 @@ class Observer:
         return place is Place.PROJECT
 
     def _count_distributions(self, top_levels: Iterable[str]) -> None:
-        new = {*top_levels} - self._top_levels
-        if new and self._recipe.asked["environment"] is None:  # else those that it names count
+        if self._recipe.asked["environment"] is None:  # else those that it names count
+            self._note_distributions({*top_levels} - self._top_levels)
+
+    def _note_distributions(self, top_levels: set[str]) -> None:
+        if top_levels:
             installed = lately()
-            for name in installed.owning(new):
+            for name in installed.owning(top_levels):
                 self._note(name, Input("distribution", installed.state(name), name))
-            self._top_levels |= new
+            self._top_levels |= top_levels
 
 
 def _is_made(facts: list[Fact], now: Stamp | None) -> bool:
-    """Whether the function made what it left under a path: before it read what was there, it opened it to be
-    written or renamed an output to it; or nothing was there, and C code or a process got the path."""
+    """Whether the function, or what it started, made what is under a path, and read nothing there before."""
     is_named = False
     for fact in facts:
         if fact.kind == Kind.READ and fact.info is not None:
