@@ -24,12 +24,7 @@ from typing import Any, Literal, NamedTuple, SupportsIndex
 import numpy as np
 
 from prepcache.artifact.sample_tree import leaves_of, rebuilt
-from prepcache.batching.collation import (
-    TAKES_BATCHES,
-    Collation,
-    NotAStack,
-    tensor_maker,
-)
+from prepcache.batching.collation import TAKES_BATCHES, Collation, NotAStack, tensor_maker
 from prepcache.batching.gather import Batch
 from prepcache.batching.lending import LENDING
 from prepcache.batching.table import Ragged, Table, join

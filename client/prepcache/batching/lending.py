@@ -11,7 +11,7 @@ NOTE [ Blocks ]
         HELD -> LOST    by the job, in place of that, where a child of it may still read the batch
 
     Both keep their maps. A worker gives up blocks that are LOST, or that it has not used for some batches;
-    then the job gives up its maps of them.
+    then the job gives up its maps of them. The second byte says so where a job collects batches.
 
 Invariants:
     1. Nobody writes into a block while the other one has it.
@@ -145,7 +145,9 @@ class Lending(Pool):
         else:
             self._all = [block for block in self._all if block.memory[0] != _LOST]
             if len(self._all) >= _MOST_BLOCKS:
-                self._all = [block for block in self._all if block.memory[0] == _SENT]
+                for block in self._all:
+                    block.memory[1] = block.memory[0] != _SENT
+                self._all = [block for block in self._all if not block.memory[1]]
             self._all.append(block := _Block(size_bytes))
         block.memory[0], block.used_at = _SENT, self._batch
         self._taken[block.begin] = block
@@ -236,6 +238,8 @@ class _Map(Mapping):
 
     def mark(self, state: int) -> None:
         ctypes.memset(self._place[0], state, 1)
+        if ctypes.string_at(self._place[0], 2)[1]:
+            _MAPS.pop(self.place, None)
 
     def is_kept(self) -> bool:
         with suppress(OSError):
