@@ -26,7 +26,7 @@ AIM_MAKESPAN, AIM_FIRST_S, AIM_FULL = 0.6, 1.0, 0.55
 KEPT, SHARED = (0.5 + 3 * 4 * 0.5) / (3 * 4), (1 + 2 * 0.5) / (3 * 4)
 """Of the calls without a cache: half of the items once, and the others by each of four jobs in each epoch; or
 all items once, and the half that had to give way once more for all jobs in each later epoch."""
-TIMES = 3
+FULL_TIMES_ITEMS = 3
 """How many times the items `--full` takes."""
 BATCH = 16
 ROW_BYTES = 64 << 10
@@ -137,7 +137,7 @@ def main() -> None:
     print(f"first batch: {beyond_s:.2f} s later than without a cache, {_verdict(beyond_s, AIM_FIRST_S)}")
     print(f"    for {more_s:.2f} s of processor time in the job, which is what it takes of an idle machine")
     if asked.full:
-        items = TIMES * asked.items
+        items = FULL_TIMES_ITEMS * asked.items
         room = {"PREPCACHED_MAX_BYTES": str(items * ROW_BYTES // 2), "PREPCACHED_MIN_FREE": "0"}
         plain_s, plain_calls, *_ = run("plain", 4, items, 3, step_s=0.0)
         full_s, calls, *_ = run("cached first", 4, items, 3, step_s=0.0, **room)

@@ -302,7 +302,7 @@ class CachedDataset(Opened[T_co], Dataset[T_co]):
         ):
             return [self[operator.index(index)] for index in indices]  # a subclass's own way
         try:
-            batch = self._samples.view().take(indices, self._samples.made)
+            batch = self._samples.view().take(indices, self._samples.make_missing)
         except TOLD_BARE as error:
             raise error.with_traceback(None) from error.__cause__
         if self.transform is not None:

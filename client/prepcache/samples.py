@@ -264,10 +264,10 @@ class Samples:
         while at < count:
             view = self.view()
             stop = min(at + view.block_rows, count)
-            yield from view.take(list(range(at, stop)), self.made)
+            yield from view.take(list(range(at, stop)), self.make_missing)
             at = stop
 
-    def made(self, positions: Array) -> list[Any]:
+    def make_missing(self, positions: Array) -> list[Any]:
         """Makes the missing samples at these positions together, each item once."""
         items = self.catalogue.distinct.inverse[positions].tolist()
         made, given = self._make(list(dict.fromkeys(items))), set[int]()

@@ -38,8 +38,8 @@ assert [int(sample[0]) for sample in ds] == list(range(8))
 if ds._samples.on_access is not None:  # lazy: what one lease covers is declined with its commit
     ds._samples.on_access.run()
     ds._samples.on_access.committer.flush()
-until = time.monotonic() + 10
-while prepcache.Client().stats()["leases"]:
+client, until = prepcache.Client(), time.monotonic() + 10
+while client.stats()["leases"]:
     assert time.monotonic() < until, "others would wait for what it gave back"
 tell(ds)
 """

@@ -140,6 +140,32 @@ EDITS = {
 }
 
 
+def _edit(project, monkeypatch, module, text):
+    """After this process began, by the clock of files, which is coarse."""
+    began = max(path.stat().st_ctime_ns for path in project.folder.glob("*.py"))
+    monkeypatch.setattr(BEGAN, lambda: began)
+    while (project.folder / f"{module}.py").stat().st_ctime_ns <= began:
+        project.write(**{module: text})
+
+
+EXECUTES = """import importlib.util as u
+def f(x):
+    spec = u.spec_from_file_location("part", __file__.replace("prep", "part"))
+    part = u.module_from_spec(spec)
+    spec.loader.exec_module(part)
+    return part.g(x)
+"""
+OF_ITS_CLASS = "import sys, types\nclass M(types.ModuleType): pass\nsys.modules[__name__].__class__ = M\n"
+
+
+def test_an_edited_module_of_a_class_of_its_own_has_changed(project, monkeypatch):
+    project.write(prep=EXECUTES, part="import lazy\ndef g(x): return lazy.N\n", lazy=f"{OF_ITS_CLASS}N = 1")
+    made = project.recipe()
+    importlib.import_module("lazy")
+    _edit(project, monkeypatch, "lazy", f"{OF_ITS_CLASS}N = 2")
+    assert _observed(made)["project:lazy.py"] == CHANGED
+
+
 @pytest.mark.parametrize("counted", ["", "import plugin\n"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_module_edited_since_it_was_loaded_has_changed(project, monkeypatch, counted, edit):
@@ -149,10 +175,7 @@ def test_a_module_edited_since_it_was_loaded_has_changed(project, monkeypatch, c
     before = _observed(made)
     assert CHANGED not in before.values()
     module, old, new = EDITS[edit]
-    began = max(path.stat().st_ctime_ns for path in project.folder.glob("*.py"))
-    monkeypatch.setattr(BEGAN, lambda: began)
-    while (project.folder / f"{module}.py").stat().st_ctime_ns <= began:  # the clock of files is coarse
-        project.write(**{module: DEEP[module].replace(old, new)})
+    _edit(project, monkeypatch, module, DEEP[module].replace(old, new))
     again = _observed(recipe(made.preprocess))
     assert again == before | {f"project:{module}.py": CHANGED}
 

@@ -79,34 +79,23 @@ def test_what_is_no_size_is_refused(text):
         size_bytes(text)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"host": "0.0.0.0"}, "give both --host and --port"),
-        ({"port": 80}, "give both --host and --port"),
-        ({"host": "0.0.0.0", "port": 80}, "--token-file"),
-        ({"uds": ""}, "nothing to listen on"),
-        ({"uds": "/" + "x" * 107}, "--uds a shorter one"),
-        ({"max_bytes": "1KiB"}, "too small"),
-        ({"max_bytes": "lots"}, "--max-bytes = 'lots'"),
-        ({"max_bytes": "9" * 400}, "must be a size, such as"),
-        ({"port": "99999", "host": "x"}, "less than or equal to 65535"),
-        ({"port": "abc"}, "--port = 'abc': Input should be a valid integer"),
-        ({"idle_exit": 0}, "greater than 0"),
-        ({"idle_exit": "soon"}, "--idle-exit = 'soon': Input should be a valid number"),
-        ({"log_level": "loud"}, "'debug', 'info', 'warning' or 'error'"),
-        ({"group": "no-such-group-here"}, "groupadd"),
-        ({"group": ""}, "leave it out"),
-        ({"group": str(2**32 - 1)}, "an existing group"),
-        ({"root": ""}, "--root = '': must be a path"),
-        ({"roott": "/x"}, "--roott: there is no such setting"),
-        ({"root": " "}, "leave it out for the default"),
-        ({"admins": "no-such-user-here"}, "no user"),
-        ({"token_file": "/nonexistent/token"}, "cannot be read"),
-        ({"metrics_listen": "9109"}, "must be HOST:PORT"),
-        ({"trusted": "0"}, 'works only with isolation = "user"'),
-    ],
-)
+@pytest.mark.parametrize(("options", "told"), [
+    ({"host": "0.0.0.0"}, "give both --host and --port"), ({"port": 80}, "give both --host and --port"),
+    ({"host": "0.0.0.0", "port": 80}, "--token-file"), ({"uds": ""}, "nothing to listen on"),
+    ({"uds": "/" + "x" * 107}, "--uds a shorter one"), ({"max_bytes": "1KiB"}, "too small"),
+    ({"max_bytes": "lots"}, "--max-bytes = 'lots'"), ({"max_bytes": "9" * 400}, "must be a size, such as"),
+    ({"port": "99999", "host": "x"}, "less than or equal to 65535"),
+    ({"port": "abc"}, "--port = 'abc': Input should be a valid integer"),
+    ({"idle_exit": 0}, "greater than 0"),
+    ({"idle_exit": "soon"}, "--idle-exit = 'soon': Input should be a valid number"),
+    ({"log_level": "loud"}, "'debug', 'info', 'warning' or 'error'"),
+    ({"group": "no-such-group-here"}, "groupadd"), ({"group": ""}, "leave it out"),
+    ({"group": str(2**32 - 1)}, "an existing group"), ({"root": ""}, "--root = '': must be a path"),
+    ({"roott": "/x"}, "--roott: there is no such setting"), ({"root": " "}, "leave it out for the default"),
+    ({"admins": "no-such-user-here"}, "no user"), ({"token_file": "/nonexistent/token"}, "cannot be read"),
+    ({"metrics_listen": "9109"}, "must be HOST:PORT"),
+    ({"trusted": "0"}, 'works only with isolation = "user"'),
+])  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_mend(options, told):
     with pytest.raises(ConfigError) as caught:
         load(options, {"HOME": "/home/x"})

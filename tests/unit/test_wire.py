@@ -20,23 +20,17 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"generation": -1}, "generation"),
-        ({"generation": True}, "generation"),
-        ({"generation": 1.0}, "generation"),
-        ({"generation": 2**63}, "generation"),
-        ({"is_complete": 1}, "is_complete"),
-        ({"artifacts": {}}, "artifacts"),
-        ({"artifacts": [{**REF, "digest": "../../etc/passwd"}]}, "artifacts[0].digest"),
-        ({"artifacts": [REF, {**REF, "key": HEX.upper()}]}, "artifacts[1].key"),
-        ({"artifacts": [{**REF, "cost_s": float("nan")}]}, "artifacts[0].cost_s"),
-        ({"artifacts": [{**REF, "cost_s": float("inf")}]}, "artifacts[0].cost_s"),
-        ({"artifacts": [{**REF, "observed": ["x"]}]}, "artifacts[0].observed[0]"),
-        ({"observed": {HEX: ["x"]}}, "observed[...][0]"),
-    ],
-)
+@pytest.mark.parametrize(("change", "field"), [
+    ({"generation": -1}, "generation"), ({"generation": True}, "generation"),
+    ({"generation": 1.0}, "generation"), ({"generation": 2**63}, "generation"),
+    ({"is_complete": 1}, "is_complete"), ({"artifacts": {}}, "artifacts"),
+    ({"artifacts": [{**REF, "digest": "../../etc/passwd"}]}, "artifacts[0].digest"),
+    ({"artifacts": [REF, {**REF, "key": HEX.upper()}]}, "artifacts[1].key"),
+    ({"artifacts": [{**REF, "cost_s": float("nan")}]}, "artifacts[0].cost_s"),
+    ({"artifacts": [{**REF, "cost_s": float("inf")}]}, "artifacts[0].cost_s"),
+    ({"artifacts": [{**REF, "observed": ["x"]}]}, "artifacts[0].observed[0]"),
+    ({"observed": {HEX: ["x"]}}, "observed[...][0]"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(change, field):
     good = {"generation": 1, "is_complete": True, "artifacts": []}
     with pytest.raises(BadRequest) as caught:

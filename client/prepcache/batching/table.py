@@ -350,8 +350,8 @@ class Pool:
         1. A block is handed out only while nothing but the pool refers to it. Whatever can reach its memory
            holds a reference to the block itself, because the block owns its memory; so its count tells.
         2. Whoever counts has a reference of its own, until the array has one: of two threads that look at a
-           block, one at most finds it unused. Where counts are not exact (an interpreter without the GIL),
-           nothing is recycled.
+           block, one at most finds it unused. The list is replaced and never changed, so it refers to what
+           is looked at in it. Where counts are not exact (a Python without the GIL), nothing is recycled.
         3. Blocks are looked at in one order, so the first ones are used most: their bytes are likely to be in
            a cache.
         4. Nothing but the block refers to what `allocate` gives.
@@ -383,8 +383,7 @@ class Pool:
             return found
         block = self._allocate(rounded(size_bytes))
         begin = (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES
-        # Another list: a thread that counts the references of a block has one that still holds the block.
-        self._blocks = [*self._blocks, (block, begin)][-self._kept_blocks :]
+        self._blocks = [*self._blocks[: self._kept_blocks - 1], (block, begin)]
         return block, begin  # a reference beside the one of the list
 
 

@@ -34,8 +34,7 @@ log = logging.getLogger("prepcache")
 
 
 class Heartbeat:
-    """Thread, outbox and inbox of one session; `is_back` is set when an outage is over, `woken` for a beat at
-    once."""
+    """Thread, outbox and inbox of one session; `is_back` is set when an outage is over."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -46,7 +45,7 @@ class Heartbeat:
         self.tells = 0
         """How often drops were told."""
         self._stop = threading.Event()
-        self.woken = threading.Event()
+        self._woken = threading.Event()
         self.is_back = threading.Event()
         self.thread: threading.Thread | None = None
         self._pause_s = waits.BEAT_LONGEST_S
@@ -78,13 +77,17 @@ class Heartbeat:
         if session is None or not session.is_away:  # it came back meanwhile
             self.is_back.set()
             return
-        self.woken.set()
+        self.beat_soon()
         with contextlib.suppress(RuntimeError):
             self.start(self._pause_s)
 
+    def beat_soon(self) -> None:
+        """Has the thread beat in `LOOK_S`: others wait for what is told by then."""
+        self._woken.set()
+
     def stop(self) -> None:
         self._stop.set()
-        self.woken.set()
+        self._woken.set()
         self.thread = None
 
     # The outbox: told with the next beat.
@@ -174,9 +177,9 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
         while (session := kept()) is not None and (session.is_away or not session.is_gone):
             pause_s = waits.LOOK_S if session.is_away else beat._pause_s
             del session
-            if beat.woken.wait(pause_s):
-                beat.woken.clear()
-                stop.wait(waits.LOOK_S)  # it has just not answered
+            if beat._woken.wait(pause_s):
+                beat._woken.clear()
+                stop.wait(waits.LOOK_S)  # it has just not answered, or more is to be told
             if stop.is_set() or (session := kept()) is None:
                 return
             if session.is_away:

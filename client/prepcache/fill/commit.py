@@ -284,7 +284,7 @@ class Committer:
 
     def decline(self, reason: str, *, is_declined: bool = True) -> None:
         """Nothing more is stored; said once, unless a fill says it."""
-        self._session.heartbeat.woken.set()  # others may wait for what is given back
+        self._session.heartbeat.beat_soon()  # others may wait for what is given back
         if is_declined:
             self._task.tally.note_full()
         if self.reason:

@@ -264,7 +264,8 @@ class Catalogue:
         edition first; how many were missing. `hits` are as `RecipeIndex.find` gives them."""
         places = self.places.copy()
         missing = self.missing
-        is_stale = np.isin(places.artifact, np.array([*stale, *self._own()], "i4"))
+        moving = [*stale, *self._own()]  # what only this job has holds the same samples
+        is_stale = np.isin(places.artifact, np.array(moving, "i4"))
         if hits is None:
             hits = ((number, *self._found_in(slot)) for number, slot in new.items())
         for number, items, rows in hits:

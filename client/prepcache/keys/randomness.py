@@ -32,7 +32,8 @@ _QUIET_MODULES = (
 
 
 class Guard:
-    """Adds to `drawn` the generators that are drawn from inside it, and those that the function `held`."""
+    """Names in `drawn` the generators that are drawn from inside it, and puts global ones back on leaving.
+    `held`: those of the function, and their names."""
 
     def __init__(self, drawn: set[str] | None = None, held: Iterable[tuple[str, Any]] = ()) -> None:
         self.drawn = set() if drawn is None else drawn

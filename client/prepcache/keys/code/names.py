@@ -34,8 +34,10 @@ SKIPPED_GLOBALS = {
     "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
     "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
 }  # fmt: skip
-QUERIES = {"query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where"}
-QUERIES |= {"dmatrix", "dmatrices"}
+QUERIES = {
+    "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
+    "dmatrices",
+}  # fmt: skip
 """They look up globals of their caller by a text (`table.query("size > @LIMIT")`)."""
 _BY_FRAME = QUERIES | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",

@@ -89,7 +89,7 @@ class Observer:
         self._files = frozenset(recipe.reached)
         self._code = calls.JobCode(self._files, recipe.may_ask)
         self._unseen = watches.UnseenReads()
-        self._notices: dict[str, str] = {}  # by topic; none of those that were said
+        self._notices: dict[str, str] = {}  # by topic; empty once it was said
 
     def __reduce__(self) -> Any:
         """Begins elsewhere with what its function's state was built from."""
@@ -97,7 +97,7 @@ class Observer:
         return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[tuple[str, str], ...]:
-        new = tuple(one for one in self._notices.items() if one[1])
+        new = tuple(one for one in list(self._notices.items()) if one[1])
         self._notices.update((topic, "") for topic, _ in new)
         return new
 
@@ -287,7 +287,7 @@ class Observer:
                 continue
             # What the recipe imports counts as it is loaded, unless another name leads to more of it.
             is_older = one.endswith(".py") and may_be_older(one, stamp_of(info)) and loaded_from(one)
-            if is_asked and is_older:
+            if (is_asked or one not in self._recipe.reached) and is_older:
                 self._note(one, Input("file", CHANGED, path=one))
             elif self._is_input(one, info):
                 self._settle(one, [Fact(Kind.READ, one, None, info)], stamp_at(info))
