@@ -47,21 +47,12 @@ def test_positions_may_be_any_integers(rows, indices, expected):
     assert labels(rows.take(indices)) == expected
 
 
-@pytest.mark.parametrize(
-    ("indices", "error"),
-    [
-        ([COUNT], IndexError),
-        ([0, -COUNT - 1], IndexError),
-        ([2**70], OverflowError),
-        (np.array([2**64 - 1], np.uint64), OverflowError),
-        ([-(2**63)], IndexError),
-        (np.ones(COUNT, bool), TypeError),
-        ([1.0], TypeError),
-        (["1"], TypeError),
-        (np.array([0.5]), TypeError),
-        ([None], TypeError),
-    ],
-)
+@pytest.mark.parametrize(("indices", "error"), [
+    ([COUNT], IndexError), ([0, -COUNT - 1], IndexError), ([2**70], OverflowError),
+    (np.array([2**64 - 1], np.uint64), OverflowError), ([-(2**63)], IndexError),
+    (np.ones(COUNT, bool), TypeError), ([1.0], TypeError), (["1"], TypeError), (np.array([0.5]), TypeError),
+    ([None], TypeError),
+])  # fmt: skip
 def test_a_position_that_is_none_is_refused(rows, indices, error):
     with pytest.raises(error):
         rows.take(indices)

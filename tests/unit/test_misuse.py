@@ -69,19 +69,12 @@ def test_a_missing_config_key_is_found_at_the_opening(opened):
         opened([1], scaled, lazy=True)
 
 
-@pytest.mark.parametrize(
-    ("function", "config"),
-    [
-        *((one, {"factor": 3}) for one in (Scale().by, of_many, types.MethodType(of_many, 2))),
-        (Scale().by, {}),
-        (partial(scaled, by=2), {}),
-        (partial(scaled, by=2), {"by": 3}),
-        (partial(of_many, 1), {"factor": 3}),
-        (with_any, {"any": 1}),
-        (dict, {"key": 2}),
-        (torch.nn.Identity(), {}),
-    ],
-)
+@pytest.mark.parametrize(("function", "config"), [
+    *((one, {"factor": 3}) for one in (Scale().by, of_many, types.MethodType(of_many, 2))),
+    (Scale().by, {}), (partial(scaled, by=2), {}), (partial(scaled, by=2), {"by": 3}),
+    (partial(of_many, 1), {"factor": 3}), (with_any, {"any": 1}), (dict, {"key": 2}),
+    (torch.nn.Identity(), {}),
+])  # fmt: skip
 def test_a_config_that_fits_the_function_is_taken(function, config):
     check_keywords(function, config)
 

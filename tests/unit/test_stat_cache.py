@@ -45,18 +45,10 @@ def fill(memo: StatCache, numbers: Any) -> None:
         memo.add(stamp(number), digest(number), NOW_NS)
 
 
-@pytest.mark.parametrize(
-    ("mtime_age_s", "ctime_age_s", "is_kept"),
-    [
-        (10, 10, True),
-        (1, 10, False),
-        (10, 1, False),
-        (-100, 10, True),
-        (10, -100, False),
-        (2.1, 2.1, True),
-        (-1, 10, False),
-    ],
-)
+@pytest.mark.parametrize(("mtime_age_s", "ctime_age_s", "is_kept"), [
+    (10, 10, True), (1, 10, False), (10, 1, False), (-100, 10, True), (10, -100, False), (2.1, 2.1, True),
+    (-1, 10, False),
+])  # fmt: skip
 def test_a_young_stamp_is_not_recorded(tmp_path, mtime_age_s, ctime_age_s, is_kept):
     memo = make(tmp_path)
     young = (1, 2, 3, NOW_NS - int(mtime_age_s * 1e9), NOW_NS - int(ctime_age_s * 1e9))
