@@ -1,5 +1,6 @@
 """Objects that reach themselves count; lists and dicts inside themselves are refused."""
 
+import contextlib
 import inspect
 import sys
 from typing import Any
@@ -119,6 +120,7 @@ def test_a_long_chain_beyond_the_rows_is_refused(few_rows):
 
 def test_a_long_chain_of_rows_counts():
     assert digest_of([chain(300)]) == digest_of([chain(300)]) != digest_of([chain(300, last=1)])
+    assert digest_of([contextlib.contextmanager(chain)] * 1024 + [chain(300)]), "its rows count once"
 
 
 class Plain:

@@ -163,7 +163,8 @@ class ValueEncoder(Encoder):
             parts = [pair for pair in own.items() if pair[0] == "__wrapped__"]
         if not parts:
             return name.encode()
-        return name.encode() + text_bytes(self._walk.refer_object(function, parts, self, self.where))
+        known = self._walk.whole_objects.get(id(function))  # whose rows are counted once
+        return name.encode() + text_bytes(known or self._walk.refer_object(function, parts, self, self.where))
 
     def put_known(self, value: Any, put: Put) -> bool:
         label = None if self.inline_depth else self._walk.whole_objects.get(id(value))

@@ -91,8 +91,7 @@ class Encoder:
     def __init__(self) -> None:
         self.steps: list[str | int] = []
         self.opaque_depth = 0  # objects around the present value, in which the order of dicts counts
-        self.inline_depth = 0  # sets, enum members and `plain()` around it: objects there are no references
-        self.set_depth = 0
+        self.inline_depth = self.set_depth = 0  # sets, enum members and `plain()` around it; sets alone
         self.is_plain = False  # whether it is inside `plain()`, where nothing is looked up on the disk
         self.active: dict[int, None] = {}
         self._entered = 0
