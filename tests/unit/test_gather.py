@@ -18,6 +18,7 @@ from prepcache.artifact.header import MAPPED_BYTES
 from prepcache.batching.gather import Rows
 from prepcache.batching.table import MAX_RANGE_BYTES, SMALL_BYTES, Pool, first_numbers, side_by_side
 from support.artifacts import same
+from support.programs import python
 from support.rows import rows_of
 
 COUNT = 12
@@ -285,6 +286,13 @@ def test_a_buffer_taken_while_others_take_some_is_not_theirs():
     taken.append(take(pool))
     sys.setprofile(None)
     assert len(taken) == len({*map(address, taken)}) > 2
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="a tracer's f_locals holds nothing there")
+def test_a_tracer_that_holds_blocks_ends_recycling():
+    traced = "import sys; trace = lambda frame, *_: (frame.f_locals, trace)[1]; sys.settrace(trace)\n"
+    table = "import prepcache.batching.table as table; sys.settrace(None); print(table._UNUSED)"
+    assert python("-c", traced + table).stdout == "-1\n"
 
 
 def test_threads_never_share_a_buffer():

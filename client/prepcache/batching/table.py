@@ -339,8 +339,8 @@ def _block(size_bytes: int) -> Block:
 
 
 _IS_COUNT_EXACT: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
-_UNUSED = next(n for n in range(9) if _free([(_block(1), 0)], 1, n)) if _IS_COUNT_EXACT else -1
-"""The number differs between Pythons."""
+_UNUSED = next((n for n in range(4) if _IS_COUNT_EXACT and _free([(_block(1), 0)], 1, n)), -1)
+"""The number differs between Pythons: 3 at most, else a tracer has one, too, and nothing is recycled."""
 
 
 class Pool:
