@@ -249,11 +249,11 @@ def main():
     error = raised(prepcache.PreprocessError, lambda: list(DataLoader(absent, 2, num_workers=1)))
     assert "item 1 (PosixPath('lost.png')) failed: FileNotFoundError" in error.splitlines()[-1], error
 
-    # A worker that is killed, or late, is torch's error; the next epoch is whole.
+    # A worker that is killed, or late, is torch's error, at once or at its batch; the next epoch is whole.
     killed = iter(DataLoader(ds, 8, num_workers=2, prefetch_factor=1))
     assert same(next(killed), whole[0])
-    os.kill(killed._workers[1].pid, 9)
-    assert "DataLoader worker (pid" in raised(RuntimeError, lambda: list(killed))
+    pid = killed._workers[1].pid
+    assert "DataLoader worker (pid" in raised(RuntimeError, lambda: (os.kill(pid, 9), list(killed)))
     slow = iter(DataLoader(opened(late, version="6", lazy=True), 8, num_workers=1, timeout=0.2))
     assert "timed out after 0.2 seconds" in raised(RuntimeError, lambda: next(slow))
     Path("late").touch()
