@@ -58,20 +58,11 @@ def test_ls_prints_all_members_for_programs(run, keys):
     assert {"digest", "recipe", "items", "rows", "cost_s", "owner", "is_pinned", "holds"} <= set(told[0])
 
 
-@pytest.mark.parametrize(
-    ("filters", "count"),
-    [
-        (["--name", "tests.*"], 3),
-        (["--name", "nothing"], 0),
-        (["--recipe", OTHER_RECIPE[:8]], 1),
-        (["--owner", str(os.getuid())], 3),
-        (["--owner", str(os.getuid() + 1)], 0),
-        (["--older-than", "1h"], 0),
-        (["--produced-by", "train.py"], 3),
-        (["--pinned"], 0),
-        (["--limit", "2"], 2),
-    ],
-)
+@pytest.mark.parametrize(("filters", "count"), [
+    (["--name", "tests.*"], 3), (["--name", "nothing"], 0), (["--recipe", OTHER_RECIPE[:8]], 1),
+    (["--owner", str(os.getuid())], 3), (["--owner", str(os.getuid() + 1)], 0), (["--older-than", "1h"], 0),
+    (["--produced-by", "train.py"], 3), (["--pinned"], 0), (["--limit", "2"], 2),
+])  # fmt: skip
 def test_ls_filters(run, keys, filters, count):
     assert len(run("ls", "--json", *filters).json) == count
 

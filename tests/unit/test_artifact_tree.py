@@ -145,3 +145,13 @@ def test_a_tree_of_any_depth_is_refused_without_recursing():
         spec = ["list", [spec]]
     with pytest.raises(ValueError, match="no sample has"):
         sample_tree.count_leaves(spec)
+
+
+def test_a_sample_is_copied_without_torchs_threads():
+    """Which would spin after each copy, beside the function."""
+    made = (
+        "import os, numpy, torch; torch.set_num_threads(4); sample = torch.from_numpy(numpy.zeros(1 << 20))\n"
+    )
+    count = "from prepcache.artifact.sample_tree import copied; print(len(os.listdir('/proc/self/task')))\n"
+    counts = python("-c", f"{made}{count}copied(sample)\n{count}").stdout.split()
+    assert counts[0] == counts[1]

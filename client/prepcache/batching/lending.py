@@ -234,7 +234,7 @@ class _Map(Mapping):
         for child in active_children():
             if child.pid == worker and child not in _WORKERS:
                 _WORKERS.add(child)
-                weakref.finalize(child, _forget)
+                weakref.finalize(child, _forget).atexit = False
 
     def mark(self, state: int) -> None:
         ctypes.memset(self._place[0], state, 1)

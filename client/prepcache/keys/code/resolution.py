@@ -120,8 +120,8 @@ def _library_attribute(
         if isinstance(value, FunctionType):  # of which `functools.wraps` sets both
             module, name = str(value.__globals__.get("__name__")), value.__code__.co_qualname
         # A library may have taken it itself, as `os.open` is the system's, or one of its own in C.
-        is_usual = value.__module__ is None or (module in sys.stdlib_module_names and name == chain[0])
-        is_usual |= _is_of_package(module.strip("_"), label.strip("_"))
+        is_alias = value.__module__ is None or (module in sys.stdlib_module_names and name == chain[0])
+        is_usual = is_alias or _is_of_package(module.strip("_"), label.strip("_"))
         if not (_is_of_package(module, label) or (is_late and is_usual)):
             walk.values[label] = Value.of_text(f"{module}.{name}")
             walk.refer_library(module)
@@ -216,9 +216,12 @@ def follow_imports(walk: Dependencies, code: CodeType, space: dict[str, Any]) ->
     names, homes = {"__getattr__"}.union(*map(all_names, codes)), {*with_packages(wanted)}
     count_builtins(walk, names)
     for home in sorted(homes & sys.modules.keys()):
-        loaded, inside = sys.modules[home], project.space_of(sys.modules[home])
-        place, is_of_path = walk.labels.place_of(inside), home in walk.graph.modules and home not in reached
-        if loaded is None or is_of_path or place is project.Place.SELF:
+        loaded = sys.modules[home]
+        inside = project.space_of(loaded)
+        place = walk.labels.place_of(inside)
+        if loaded is None or place is project.Place.SELF:
+            continue
+        if home in walk.graph.modules and home not in reached:
             continue
         walk.loaded.add(home)
         if not isinstance(loaded, ModuleType):  # what a job has put in the place of one

@@ -89,7 +89,8 @@ def is_racy(stamp: Stamp, read_at_ns: int, window_ns: int) -> bool:
 
 
 def racy_window_ns(device: int) -> int:
-    """How old a stamp on this device must be to be trusted. One that no mount names (of btrfs) is remote."""
+    """How old a stamp on this device must be to be trusted. A device that no mount names, as that of a btrfs
+    subvolume, is taken for a remote one."""
     if device not in _windows:
         _windows.update((known, _WINDOWS_NS.get(kind, REMOTE_WINDOW_NS)) for known, kind in _mounted())
     return _windows.setdefault(device, REMOTE_WINDOW_NS)
