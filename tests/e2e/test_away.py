@@ -123,6 +123,8 @@ def test_jobs_share_again_when_the_daemon_answers_again(box, what):
 
 BUCKET = """
 import prepcache
+from prepcache.daemon import waits
+waits.PROCESS.__init__(240.0)
 
 def made(item):
     with open("calls", "a") as file:

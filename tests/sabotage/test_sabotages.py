@@ -38,10 +38,6 @@ def test_sabotage_is_caught(server, sabotage):
     assert "FAILED" in out, out
 
 
-def test_sabotages_have_names_of_their_own():
-    assert len({one.name for one in SABOTAGES}) == len(SABOTAGES)
-
-
 def test_sabotages_name_code_and_tests_that_there_are():
     """Else it is known only when their turn comes at night; the tests themselves run by day."""
     for sabotage in SABOTAGES:

@@ -36,10 +36,11 @@ class JobServer:
         self._ended: dict[int, int] = {}
         with theirs:
             command = [sys.executable, "-m", "support.job_server", str(theirs.fileno())]
-            folders = [*([] if {*TORCH} <= {*modules} else [str(NO_TORCH)]), TESTS, *_given("PYTHONPATH")]
+            folders = [None if {*TORCH} <= {*modules} else str(NO_TORCH), TESTS, os.environ.get("PYTHONPATH")]
+            path = os.pathsep.join(filter(None, folders))
             self._process = subprocess.Popen(
                 [*command, *modules],
-                env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(folders)},
+                env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # jobs inherit how it is buffered: as no terminal is
                 pass_fds=[theirs.fileno()],
@@ -169,9 +170,16 @@ class Forked:
         for reader in self._readers:
             reader.join(None if until is None else max(0.0, until - time.monotonic()))
             if reader.is_alive():
-                raise subprocess.TimeoutExpired(f"job {self.pid}", timeout or 0)
+                raise subprocess.TimeoutExpired(f"job {self.pid}; {self._stacks()}", timeout or 0)
         self.wait(None if until is None else max(0.0, until - time.monotonic()))
         return self._said[0], self._said[1]
+
+    def _stacks(self) -> str:
+        """Ends a job that hangs; what its threads were at, as `faulthandler` tells."""
+        self.send_signal(signal.SIGABRT)
+        for reader in self._readers:
+            reader.join(5)
+        return "".join(self._said)
 
     def _read(self, at: int) -> None:
         with (self.stdout, self.stderr)[at] as stream:
@@ -182,7 +190,3 @@ class Forked:
             status = self._server.status(self.pid, timeout_s)
             self.returncode = None if status is None else os.waitstatus_to_exitcode(status)
         return self.returncode
-
-
-def _given(name: str) -> list[str]:
-    return [text] if (text := os.environ.get(name)) else []

@@ -8,6 +8,7 @@ A forked job differs from a started one in what is loaded already, in its hash s
 and in whose child it is.
 """
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -76,6 +77,7 @@ def hear(word: str) -> None:
 
 def become(argv: list[str], environ: dict[str, str], cwd: str) -> None:
     """Runs a script as `python argv...` does. What it raises ends this process as it would end that one."""
+    faulthandler.enable()  # a test that waits in vain asks by SIGABRT what the job is at
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environ)
