@@ -287,24 +287,6 @@ def test_an_upload_of_unknown_length_is_refused(served):
     assert staged(served) == []
 
 
-def test_concurrent_uploads_share_the_room(tmp_path):
-    with serving(tmp_path, max_bytes=2 * len(DATA)) as served:
-        job = served.job()
-        kept = [job.fill(served.store.staging, ["kept"])["artifact"]]
-        with connected(served, head(job, len(DATA), item=1), DATA[:100_000]) as first:
-            assert wait_until(lambda: bool(staged(served)))
-            assert raw(served.uds, head(job, len(DATA), item=2)).startswith(b"HTTP/1.1 507 ")
-            first.sendall(DATA[100_000:])
-            assert first.recv(100).startswith(b"HTTP/1.1 201 ")
-        assert raw(served.uds, head(job, len(DATA), item=3)).startswith(b"HTTP/1.1 507 ")
-        assert served.store.stats().staged_bytes >= len(DATA)
-        assert served.store.entry(kept[0]["key"]).items == 1
-        job.close()
-        assert wait_until(lambda: not staged(served))
-        job = served.job()
-        assert raw(served.uds, head(job, len(DATA), item=4), DATA).startswith(b"HTTP/1.1 201 ")
-
-
 def test_a_stop_waits_for_an_upload_that_goes_on(served):
     job = served.job()
     with connected(served, head(job, len(DATA)), DATA[:100_000]) as sock:

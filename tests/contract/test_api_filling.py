@@ -31,18 +31,6 @@ def problem(answer: Any, status: int, code: str) -> str:
     return str(body["detail"])
 
 
-def test_what_is_committed_is_resolved_by_the_next_job(served):
-    first, second = served.job("first"), served.job("second")
-    done = first.fill(served.store.staging, "abc")
-    assert done["artifact"]["items"] == 3
-    assert items_of(served.store) == sorted(item(name) for name in "abc")
-    found = second.resolve().json()
-    assert (found["generation"], found["artifacts"]) == (done["generation"], [done["artifact"]])
-    assert Path(served.store.objects, done["artifact"]["digest"][:2], done["artifact"]["digest"]).exists()
-    assert len(served.daemon.leases) == 0
-    assert served.store.check() == []
-
-
 def test_an_item_is_granted_once_and_others_hear_who_has_it(served):
     first, second = served.job("first"), served.job("second")
     first.resolve()
@@ -138,14 +126,6 @@ def test_an_unknown_recipe_or_generation_is_refused_by_name(served):
     job.resolve()
     assert "eager" in problem(job.lease("ab", 10**6), 409, "future-generation")
     problem(job.resolve(10**6), 409, "future-generation")
-
-
-def test_a_released_lease_frees_its_items_at_once(served):
-    job, other = served.job("job"), served.job("other")
-    lease = job.leased("ab")
-    assert job.release(lease).status_code == 204
-    assert other.lease("ab").json()["granted"] == [0, 1]
-    problem(job.commit([lease], job.stage(served.store.staging, "ab")), 409, "lease-lapsed")
 
 
 def test_no_room_is_said_at_the_lease_and_counted_once(tmp_path):

@@ -53,7 +53,7 @@ def pidfds() -> int:
 
 
 def test_a_session_ends_with_its_process(tmp_path):
-    """By the kernel's word alone: the clock stands still."""
+    """By the kernel's word alone: the clock stands still, and a worker that inherits its sockets lives on."""
     code = """if True:
         import http.client, json, os, socket, sys
         connection = http.client.HTTPConnection("localhost")
@@ -61,8 +61,10 @@ def test_a_session_ends_with_its_process(tmp_path):
         connection.sock.connect(sys.argv[1])
         opening = {"name": "child", "pid": os.getpid(), "host": "here"}
         connection.request("POST", "/v1/sessions", json.dumps(opening))
-        print(connection.getresponse().status, flush=True)
-        input()"""
+        status = connection.getresponse().status
+        if os.fork():
+            print(status, flush=True)
+        sys.stdin.read()"""
     with serving(tmp_path, Clock(1000.0)) as served:
         other, watched = served.job("other"), pidfds()
         command = [sys.executable, "-c", code, str(served.uds)]
@@ -70,7 +72,9 @@ def test_a_session_ends_with_its_process(tmp_path):
             assert child.stdout is not None and child.stdout.readline() == b"201\n"
             assert [one.name for one in served.daemon.sessions.values()] == ["other", "child"]
             child.kill()
-        assert wait_until(lambda: [one.name for one in list(served.daemon.sessions.values())] == ["other"])
+            assert wait_until(
+                lambda: [one.name for one in list(served.daemon.sessions.values())] == ["other"]
+            )
         assert wait_until(lambda: pidfds() == watched), "its pidfd is closed"
         assert other.heartbeat().status_code == 200
 

@@ -118,11 +118,8 @@ LEASE = {"id": "1", "token": "2", "deadline_s": 15.0}
 RESOLVED = {"generation": 7, "is_complete": True, "artifacts": []}
 LIES: dict[str, Any] = {
     "nonsense": (b"\0nonsense", 200),
-    "a list": (b"[]", 200),
     "too much": (b" " * (9 << 20), 200),
     "not requested": ({"lease": LEASE, "granted": [7]}, 200),
-    "twice": ({"lease": LEASE, "granted": [0, 0]}, 200),
-    "no lease": ({"granted": [0]}, 200),
     "nobody has it": ({}, 200),
     "broken": (b"", 502),
     "refused": ({"code": "unauthorized", "detail": "another token", "status": 401}, 401),

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,48 +23,6 @@ from support.fake_daemon import FakeDaemon, reply
 from support.programs import python
 from support.sandbox import ROOM
 from support.serving import READY_S, http_client, open_job, process, raw, wait_until
-from support.stores import RECIPE, item
-
-LAPSE_S = 15.0
-"""After which leases and sessions end whose process the daemon cannot see."""
-
-HOLDER = textwrap.dedent(
-    """
-    import http.client, json, os, socket, sys, time
-    uds, recipe, items = sys.argv[1:4]
-    def call(method, path, body, headers={}):
-        connection = http.client.HTTPConnection("localhost")
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(uds)
-        connection.request(method, path, json.dumps(body), headers)
-        return json.load(connection.getresponse()), connection
-    opened, kept = call("POST", "/v1/sessions", {"name": "holder", "pid": os.getpid(), "host": "h"})
-    headers = {"Prepcache-Session": opened["session"] + "." + opened["token"]}
-    register = {"recipe": recipe, "name": "n", "hold": True, "register": {"format": 1}}
-    call("POST", "/v1/resolve", register, headers)
-    lease = {"lease": os.urandom(8).hex(), "recipe": recipe, "generation": 0, "items": items, "want": 9}
-    given, _ = call("POST", "/v1/leases", lease, headers)
-    if "--fork" in sys.argv and os.fork() == 0:  # a worker that inherits the connection, and lives on
-        time.sleep(60)
-        os._exit(0)
-    print(json.dumps({**opened, **given}), flush=True)
-    time.sleep(60)
-    """
-)
-ITEMS = (item("a") + item("b")).hex()
-
-
-@contextmanager
-def holder(uds: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has opened a session and leased two items; ended with what it forked."""
-    command = [sys.executable, "-c", HOLDER, str(uds), RECIPE, ITEMS, *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as found:
-        try:
-            assert found.stdout is not None and found.stdout.readline()
-            yield found
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(found.pid, signal.SIGKILL)
 
 
 def prepcached(
@@ -89,23 +46,10 @@ def fill(folder: Path, http: httpx.Client, names: str = "abc") -> None:
     open_job(http).fill(str(folder / "root" / "v1" / "staging"), names)
 
 
-@pytest.mark.parametrize(
-    "options", [(), ("--fork",)], ids=["alone", "with a worker that inherits its sockets"]
-)
-def test_what_a_killed_job_had_is_free_before_it_would_lapse(tmp_path, options):
-    with served(tmp_path) as (_, http), holder(tmp_path / "s.sock", *options) as dying:
-        job = open_job(http)
-        job.resolve()
-        assert job.lease("ab").json()["granted"] == []
-        os.kill(dying.pid, signal.SIGKILL)
-        assert wait_until(lambda: job.lease("ab", wait_s=0.1).json()["granted"] == [0, 1], LAPSE_S / 2)
-        assert [one["name"] for one in http.get("/v1/sessions").json()["sessions"]] == ["job"]
-
-
 def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path):
-    with served(tmp_path) as (daemon, http), holder(tmp_path / "s.sock"):
-        job = open_job(http)
-        job.resolve()
+    with served(tmp_path) as (daemon, http):
+        holder, job = open_job(http, "holder"), open_job(http)
+        holder.leased("ab")
         answers: list[Any] = []
         waiter = threading.Thread(target=lambda: answers.append(job.lease("ab", wait_s=2)))
         waiter.start()
@@ -148,16 +92,6 @@ def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path):
         assert daemon.wait(READY_S) == 0 and list(metrics.iterdir()) == []
 
 
-def test_a_second_daemon_on_the_same_root_is_refused(tmp_path):
-    with served(tmp_path) as (first, http):
-        places = ("--root", str(tmp_path / "root"), "--uds", str(tmp_path / "s.sock"))
-        second = prepcached("serve", *places, code=29)
-        assert second.stderr.startswith("prepcached:")
-        assert f"pid {first.pid}" in second.stderr
-        assert "Traceback" not in second.stderr
-        assert http.get("/healthz").status_code == 200
-
-
 def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path):
     with process(tmp_path, "--idle-exit", "600") as daemon:
         with http_client(tmp_path / "s.sock") as http:
@@ -167,18 +101,6 @@ def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path):
     assert "its socket was removed" in (tmp_path / "log").read_text()
     with process(tmp_path):
         pass
-
-
-def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path):
-    with process(tmp_path, "--idle-exit", "0.3") as daemon:
-        with http_client(tmp_path / "s.sock") as http:
-            job = open_job(http)
-        assert daemon.poll() is None
-        with http_client(tmp_path / "s.sock") as http:
-            job.http = http
-            assert job.close().status_code == 204
-        assert daemon.wait(READY_S) == 0
-        assert not (tmp_path / "s.sock").exists()
 
 
 def test_who_only_looks_does_not_keep_a_daemon_on_demand(tmp_path):
@@ -275,7 +197,8 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path):
         beside = prepcached("check", *of_socket, *of_config, code=1)
         assert beside.stdout.startswith("found   file-without-row:")
         stray.unlink()
-        prepcached("check", "--repair", *of_config, code=29)
+        refused = prepcached("check", "--repair", *of_config, code=29).stderr
+        assert f"pid {daemon.pid}" in refused and "Traceback" not in refused
         prepcached("stop", *of_socket, *of_config)
         assert daemon.wait(READY_S) == 0
     prepcached("stop", *of_socket, *of_config, code=3)

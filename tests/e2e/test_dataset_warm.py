@@ -32,27 +32,27 @@ def make_files(jobs: Jobs, count: int) -> Path:
     return folder
 
 
-def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs):
+def test_files_cold_warm_edited_moved_and_filtered(jobs):
     """All that a warm data set promises, in one go: each step says how many calls it may take."""
-    folder = make_files(jobs, 2000)
+    folder = make_files(jobs, 400)
     script = jobs.write(FILES)
-    everything = {f"{number:05}.bin" for number in range(2000)}
+    everything = {f"{number:05}.bin" for number in range(400)}
 
     cold = jobs.run(script, folder, "files", 1)
     assert jobs.calls() == Counter(dict.fromkeys(everything, 1))
-    assert (cold["computed"], cold["hit"], cold["cached"]) == (2000, 0, 2000)
+    assert (cold["computed"], cold["hit"], cold["cached"]) == (400, 0, 400)
 
     jobs.forget()
     warm = jobs.run(script, folder, "files", 1)
     assert jobs.calls() == Counter()
-    assert (warm["computed"], warm["hit"]) == (0, 2000)
+    assert (warm["computed"], warm["hit"]) == (0, 400)
     assert warm["seconds_saved"] > 0
     assert warm["bytes"] > 0
 
-    (folder / "00777.bin").write_bytes(b"edited")
+    (folder / "00277.bin").write_bytes(b"edited")
     edited = jobs.run(script, folder, "files", 1)
-    assert jobs.calls() == Counter({"00777.bin": 1})
-    assert (edited["computed"], edited["hit"]) == (1, 1999)
+    assert jobs.calls() == Counter({"00277.bin": 1})
+    assert (edited["computed"], edited["hit"]) == (1, 399)
 
     jobs.forget()
     for order in (
@@ -76,7 +76,7 @@ def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs):
     (moved / "new.bin").write_bytes(b"new")
     grown = jobs.run(script, moved, "files", 1)
     assert jobs.calls() == Counter({"new.bin": 1})
-    assert grown["hit"] == 2000
+    assert grown["hit"] == 400
 
 
 def test_modes_off_readonly_and_refresh(jobs):
@@ -122,12 +122,6 @@ ds = prepcache.CachedDataset(
 tell(ds, samples=[list(sample) for sample in ds])
 """
 
-PURGE = """
-import prepcache
-client = prepcache.Client()
-client.purge(keys=[entry.key for entry in client.entries() if entry.items == 3])
-"""
-
 
 def sources(facts: dict[str, list[tuple[int, int]]]) -> dict[int, set[int]]:
     """Item -> whose samples of it were read."""
@@ -150,12 +144,3 @@ def test_later_jobs_read_refreshed_items(jobs, how):
     jobs.run(script, 4, "range(2, 4)", *how, PREPCACHE="refresh")
     again = sources(jobs.run(script, 5, "range(2, 4)", *how))
     assert again == {item: {4} for item in (2, 3) if item in may_be}
-
-
-def test_a_purge_of_refreshed_items_does_not_restore_old_ones(jobs):
-    script = jobs.write(JOB)
-    jobs.run(script, 1, "range(6)")
-    jobs.run(script, 2, "range(3)", PREPCACHE="refresh")
-    jobs.box.python("-c", PURGE)
-    found = sources(jobs.run(script, 3, "range(6)"))
-    assert [found[item] for item in range(3)] == [{3}] * 3

@@ -110,29 +110,6 @@ def test_a_job_says_that_it_takes_over_what_another_leased(jobs):
     assert jobs.calls() == Counter(range(40)) + Counter({0: 1})
 
 
-EXPANDED = """
-wait = threading.Event()
-
-def count(item):
-    called(item)
-    wait.wait(0.01)
-    for number in range(item % 7):
-        yield np.array([item, number])
-
-items = json.loads(sys.argv[1])
-barrier()
-ds = prepcache.CachedDataset(items, count, expand=True, untracked=("wait",), progress=False)
-assert [tuple(row) for row in ds] == [(item, n) for item in items for n in range(item % 7)]
-tell(ds)
-"""
-
-
-def test_items_that_expand_are_shared_out_like_any(jobs):
-    each = [list(range(60)), list(range(59, -1, -1)), list(range(0, 90, 3))]
-    facts = jobs.together(jobs.write(EXPANDED), [(json.dumps(items),) for items in each])
-    check_once(jobs, each, facts)
-
-
 LARGE = """
 from prepcache.fill import pending
 from prepcache.fill import call

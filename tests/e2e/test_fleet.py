@@ -27,20 +27,6 @@ assert all((ds[at] == at).all() for at in range(count))
 tell(ds)
 """
 COUNT = 400
-TRAIN = """
-def data():
-    return prepcache.CachedDataset(list(range(400)), make, progress=False)
-"""
-COMMAND = """
-import contextlib
-import io
-from prepcache.command.cli import main
-
-barrier()
-with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
-    main()
-tell(**json.loads(said.getvalue()))
-"""
 CHILDREN = """
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
@@ -85,28 +71,6 @@ def test_four_boxes_make_every_item_once(how, jobs, tmp_path):
         fifth = stack.enter_context(box(tmp_path / "fifth", bucket, upstream=given))
         [told] = run(jobs, [fifth], 1, how)
         assert (told["computed"], jobs.calls()) == (0, {})
-
-
-def test_an_array_of_shards_makes_every_item_once(jobs, tmp_path):
-    """As a SLURM array on two machines: also where a task is queued again, and beside a fill of all."""
-    bucket = tmp_path / "bucket"
-    bucket.mkdir()
-    train, command = jobs.write(MAKE + TRAIN, "train.py"), jobs.write(COMMAND, "command.py")
-    tasks = [["--shard", f"{part}/4"] for part in (0, 1, 2, 3, 1)] + [[]]
-    with contextlib.ExitStack() as stack:
-        _, given = stack.enter_context(lead(tmp_path / "lead"))
-        boxes = [stack.enter_context(box(tmp_path / f"box{at}", bucket, upstream=given)) for at in range(2)]
-        urls = [f"unix://{boxes[at % 2].uds}" for at in range(len(tasks))]
-        facts = facts_together(
-            [
-                jobs.start(command, "fill", f"{train}:data", *task, "--json", PREPCACHE_URL=url)
-                for task, url in zip(tasks, urls, strict=True)
-            ]
-        )
-    assert sum(one["computed"] for one in facts) == COUNT
-    assert all(one["computed"] <= COUNT / 4 for one in facts[:-1])
-    calls = jobs.calls()
-    assert sorted(calls) == list(range(COUNT)) and set(calls.values()) == {1}
 
 
 def test_credentials_are_in_no_childs_environment(jobs, tmp_path, monkeypatch):

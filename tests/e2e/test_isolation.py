@@ -79,12 +79,6 @@ def job(uid: int, folder: Path, **variables: str) -> dict[str, Any]:
     return found
 
 
-def listed(uid: int, folder: Path) -> list[dict[str, Any]]:
-    """The entries that `prepcache ls` shows him."""
-    found: list[dict[str, Any]] = json.loads(as_user(uid, folder, "-m", "prepcache", "ls", "--json").stdout)
-    return found
-
-
 @contextlib.contextmanager
 def daemon(folder: Path, *options: str) -> Iterator[Path]:
     """An isolating daemon, and its root, in whose folders its group commits and maps."""
@@ -116,22 +110,6 @@ def test_a_group_member_cannot_list_or_change_artifacts(folder):
         assert plainly(BOB, "mv", str(made), str(store / "staging" / "x.y"))
         assert plainly(BOB, "chmod", "g+w", str(made))
         assert plainly(BOB, "sh", "-c", f": > {made}") and not plainly(BOB, "test", "-s", str(made))
-
-
-@needs_users
-def test_users_are_given_and_shown_their_own_alone(folder):
-    (folder / "data").mkdir()
-    for number in range(5):
-        (folder / "data" / str(number)).write_text(str(number))
-    with daemon(folder):
-        assert job(ALICE, folder) == {"hit": 0, "computed": 5}
-        assert job(ALICE, folder) == {"hit": 5, "computed": 0}
-        assert job(BOB, folder) == {"hit": 0, "computed": 5}
-        assert job(BOB, folder) == {"hit": 5, "computed": 0}
-        for uid in (ALICE, BOB):
-            assert {one["owner"] for one in listed(uid, folder)} == {uid}
-        owners = {one["owner"] for one in listed(0, folder)}
-        assert owners == {ALICE, BOB}
 
 
 @needs_users

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -85,14 +83,6 @@ def test_many_first_jobs_share_one_daemon_that_nobody_started(box, jobs):
     assert answers == [0, 0, 0, 0], log(box)
     assert [ended(job) for job in many] == ["", "", "", ""]
     assert log(box).count("serving ") == 1
-
-
-@pytest.mark.usefixtures("jobs")
-def test_a_job_in_a_pipe_ends_though_its_daemon_goes_on(box):
-    command = f"echo ask | {sys.executable} {box.folder}/job.py 2>&1 | tee {box.folder}/out"
-    subprocess.run(["sh", "-c", command], env=box.environ, check=True, timeout=60, stdout=subprocess.DEVNULL)
-    assert json.loads((box.folder / "out").read_text())[0] == 0
-    os.kill(daemon_pid(box), 0)
 
 
 def test_a_hanging_daemon_costs_five_seconds_and_one_line(box, jobs):

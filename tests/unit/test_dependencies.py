@@ -17,25 +17,14 @@ from support.projects import Project, changes, drift, project_fixture  # noqa: F
 FUNCTION = {"code": "function"}
 
 
-@pytest.mark.parametrize(
-    ("loaded", "edited"),
-    [
-        ("x", "-x"),
-        ("x.real", "x.imag"),
-        ("1", "1.0"),
-        ("'1'", "b'1'"),
-        ("(1, 2)", "(1, 3)"),
-        ("abs(x)", "len(x)"),
-    ],
-)
-def test_what_runs_is_keyed_after_an_edit_of_its_source(project, loaded, edited):
-    project.write(prep=f"def f(x): return {loaded}")
+def test_what_runs_is_keyed_after_an_edit_of_its_source(project):
+    project.write(prep="def f(x): return x")
     module = project.load()
     before = {code: recipe(module.f, code=code).digest for code in ("script", "function")}
-    project.write(prep=f"def f(x): return {edited}")
+    project.write(prep="def f(x): return -x")
     assert recipe(module.f, **FUNCTION).digest == before["function"]
     after = recipe(module.f).digest
-    project.write(prep=f"def f(x): return {edited}  # and again")
+    project.write(prep="def f(x): return -x  # and again")
     assert recipe(module.f).digest == after
     assert after not in (before["script"], project.digest())
     assert project.digest(**FUNCTION) != before["function"]

@@ -1,7 +1,6 @@
 """File digests: one descriptor, a stamp before and after, clear refusals, bounded threads."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from prepcache.keys.files import digest as digest_module
 from prepcache.keys.files.digest import digest_file, digest_tree, read_file, read_files, walk_tree
 from prepcache.keys.files.stat_cache import StatCache, stamp_of
 from support.leaks import Leaks
+from support.observing import told_by_child
 
 OLD_NS = 10**18
 
@@ -114,19 +114,14 @@ def test_a_forked_child_can_hash_after_its_parent_did(tmp_path):
     for name in names:
         Path(name).write_bytes(os.urandom(200_000))
     memo = old_memo(tmp_path)
-    expected = [x.digest for x in read_files(names, memo)]
-    assert expected == [blake3(Path(name).read_bytes()).digest() for name in names]
-    child = os.fork()
-    if child == 0:
-        try:
-            memo._pending.clear()
-            os._exit(0 if [x.digest for x in read_files(names, memo)] == expected else 1)
-        finally:
-            os._exit(2)
-    deadline = time.monotonic() + 30
-    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        pass
-    assert done == (child, 0)
+    expected = [x.digest.hex() for x in read_files(names, memo)]
+    assert expected == [blake3(Path(name).read_bytes()).hexdigest() for name in names]
+
+    def again() -> list[str]:
+        memo._pending.clear()
+        return [x.digest.hex() for x in read_files(names, memo)]
+
+    assert told_by_child(again) == expected
 
 
 def test_a_tree_is_listed_with_links_followed(tmp_path):

@@ -228,21 +228,14 @@ def address(array: np.ndarray[Any, Any]) -> int:
 
 KEEPERS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
     "array": lambda a: a,
-    "slice": lambda a: a[5:7],
     "view of a view": lambda a: a[100:][::2].reshape(2, -1)[1, :3],
     "tensor": torch.from_numpy,
-    "tensor slice": lambda a: torch.from_numpy(a)[3:5],
     "tensor of another dtype": lambda a: torch.from_numpy(a).view(torch.uint8)[:9],
     "storage": lambda a: torch.from_numpy(a).untyped_storage(),
-    "array of a tensor": lambda a: torch.from_numpy(a)[7:].numpy()[1:],
-    "list of rows": lambda a: list(torch.from_numpy(a.reshape(8, -1)).unbind(0)),
     "one row of many": lambda a: torch.from_numpy(a.reshape(8, -1)).unbind(0)[4],
-    "detached": lambda a: torch.from_numpy(a).detach(),
-    "as_strided": lambda a: torch.from_numpy(a).as_strided((3, 3), (1, 1)),
     "memoryview": lambda a: memoryview(a)[10:20],
     "dlpack": lambda a: torch.from_dlpack(a),
     "graph": lambda a: torch.from_numpy(a).view(torch.float32) * torch.ones(1, requires_grad=True),
-    "closure": lambda a: lambda: a,
     "cycle": lambda a: [c := [a], c.append(c)],
 }
 
@@ -262,16 +255,6 @@ def test_a_reachable_buffer_is_not_handed_out_again(keeper):
     del kept, other
     gc.collect()
     assert where in map(address, [take(pool) for _ in range(12)])
-
-
-def test_a_buffer_is_used_again_once_its_tensor_is_gone():
-    pool = Pool()
-    where = []
-    for _ in range(6):
-        tensor = torch.from_numpy(take(pool))
-        where.append(tensor.data_ptr())
-        del tensor
-    assert len(set(where)) == 1
 
 
 def test_a_buffer_taken_while_others_take_some_is_not_theirs():

@@ -14,12 +14,11 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from prepcache import loader as loader_module
-from prepcache.collate import pad_collate
 from prepcache.loader import AHEAD, Loader
 from support.artifacts import same
 from support.observing import told_by_child
 from support.programs import python
-from support.rows import Stored, rows_of, stored_images
+from support.rows import Stored, stored_images
 
 COUNT = 23
 
@@ -117,17 +116,6 @@ def test_any_data_set_will_do(stored):
     assert numbers(Loader(Subset(stored, [5, 3, 9]), 2)) == [[5, 3], [9]]
     assert list(Loader([], 2)) == []
     assert numbers(Loader(plain[:1], 2)) == [[0]]
-
-
-def test_a_collation_of_ones_own_is_used(tmp_path):
-    dataset = Stored(rows_of(tmp_path, [(torch.arange(i), i) for i in range(5)]))
-    batches = list(Loader(dataset, 3, collate_fn=pad_collate(-1)))
-    assert batches[0][0].tolist() == [[-1, -1], [0, -1], [0, 1]]
-    assert [list(batch) for batch in Loader(dataset, 3, collate_fn=len_of)] == [[3], [2]]
-
-
-def len_of(samples: Any) -> list[int]:
-    return [len(samples)]
 
 
 def test_batch_sizes_that_cannot_work_are_refused(stored):

@@ -1,7 +1,6 @@
 """A data set is a `Dataset` of torch's, for frameworks that ask, where torch is installed."""
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +21,7 @@ assert not [name for name in sys.modules if name.startswith("torch.")]
 """
 
 
-@pytest.fixture(autouse=True)
-def no_daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("no_daemon")
 
 
 def test_it_is_one_of_torchs_where_torch_is_loaded():

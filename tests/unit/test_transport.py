@@ -1,9 +1,9 @@
 """The transport against daemons that hang, drip, lie and vanish: it ends in time, with one kind of error."""
 
+import contextlib
 import itertools
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -98,26 +98,24 @@ def test_a_daemon_that_misbehaves_is_unreachable_in_time(connect, how):
 
 
 GOOD = reply({"generation": 1, "artifacts": []}, ETag='"e"')
+SAID = st.binary(max_size=200) | st.builds(
+    lambda at, cut, instead: GOOD[:at] + instead + GOOD[at + cut :],
+    st.integers(0, len(GOOD)), st.integers(0, 9), st.binary(max_size=9),
+)  # fmt: skip
 
 
-@given(
-    st.binary(max_size=200) | st.tuples(st.integers(0, len(GOOD)), st.integers(0, 9), st.binary(max_size=9))
-)
-@settings(max_examples=300, deadline=None)
-def test_no_bytes_break_a_job(said):
-    if isinstance(said, tuple):
-        at, cut, instead = said
-        said = GOOD[:at] + instead + GOOD[at + cut :]
-    with tempfile.TemporaryDirectory(prefix="pc-") as folder:
-        path = f"{folder}/s.sock"
-        transport = Transport(Address(socket=path))
-        with FakeDaemon(path, lambda r: broken_off(said)):
-            try:
-                transport.call("GET", "/v1/resolve", limit_s=60.0)
-            except (DaemonUnreachable, RequestError):
-                pass
-            finally:
-                transport.close()
+def test_no_bytes_break_a_job(connect):
+    says: list[bytes] = []
+    transport, _ = connect(lambda r: broken_off(says[-1]))
+
+    @given(SAID)
+    @settings(max_examples=300, deadline=None)
+    def is_refused_or_taken(said: bytes) -> None:
+        says.append(said)
+        with contextlib.suppress(DaemonUnreachable, RequestError):
+            transport.call("GET", "/v1/resolve", limit_s=60.0)
+
+    is_refused_or_taken()
 
 
 def test_an_endless_body_is_cut_off(connect, monkeypatch):

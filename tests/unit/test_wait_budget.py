@@ -1,7 +1,6 @@
 """WaitBudget: what a process may lose to its daemon, counted on a clock of the test's own."""
 
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -133,15 +132,6 @@ def test_a_refusal_is_an_answer(budget):
     with pytest.raises(NotFound):
         budget.run(URL, attempt)
     assert budget.remaining_s == 3.0 and not budget.is_gone
-
-
-def test_there_is_one_warning_and_it_says_who_and_what_now(budget, clock, caplog):
-    for _ in range(3):
-        with pytest.raises(DaemonUnreachable):
-            budget.run(URL, failing(clock, "broken"))
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert URL in record.getMessage() and "preprocesses by itself" in record.getMessage()
 
 
 def outage(budget: WaitBudget, clock: Waited) -> float:
