@@ -175,15 +175,20 @@ class Forked:
         return self._said[0], self._said[1]
 
     def _stacks(self) -> str:
-        """Ends a job that hangs; what its threads were at, as `faulthandler` tells."""
-        self.send_signal(signal.SIGABRT)
+        """Ends a job that hangs; how it stood, what it said, and what its threads were at (`faulthandler`)."""
+        stood = f"ended with {self.poll()}, but another process has its streams"
+        if self.returncode is None:
+            stood = Path(f"/proc/{self.pid}/stat").read_text()
+            self.send_signal(signal.SIGABRT)
+            self.send_signal(signal.SIGCONT)
         for reader in self._readers:
             reader.join(5)
-        return "".join(self._said)
+        return "\n".join([stood, *self._said])
 
     def _read(self, at: int) -> None:
         with (self.stdout, self.stderr)[at] as stream:
-            self._said[at] = stream.read()
+            for line in stream:
+                self._said[at] += line
 
     def _await(self, timeout_s: float | None) -> int | None:
         if self.returncode is None:
