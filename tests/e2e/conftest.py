@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import Client
+from prepcache.daemon import waits
 from prepcache.daemon.session import Session
 from prepcache.daemon.waits import PROCESS, WaitBudget
 from support.forked import Daemons, JobServers
@@ -15,10 +16,11 @@ from support.serving import serving
 
 
 @pytest.fixture(autouse=True)
-def patience() -> None:
-    """What this process may lose to its daemons, anew for each test: a crowded machine takes 5 s of one, and
-    the tests after it would go without."""
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process may lose to its daemons, anew for each test: a crowded machine takes 5 s of one, or
+    of a beat, and the tests after it would go without."""
     PROCESS.__init__(60.0)  # type: ignore[misc]
+    monkeypatch.setattr(waits, "BUDGET_S", 60.0)
 
 
 @pytest.fixture(scope="session")
