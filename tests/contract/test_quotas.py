@@ -1,5 +1,6 @@
 """Quotas of users: who exceeds his loses his own coldest entries first, and is declined last."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import prepcache
 from prepcache.daemon.client import Client
+from prepcache.daemon.session import Session
 from prepcache.errors import ConfigError, Declined
 from prepcache.fill.share import Share
 from prepcache.index.artifact_set import ArtifactSet
@@ -122,3 +124,12 @@ def test_batches_follow_what_the_disk_leaves_of_the_budget(tmp_path, monkeypatch
         artifacts = ArtifactSet(prepcache.recipe(os.path.basename), client, root=None, trust="stat")
         Share.suit_cache(share := Mock(_artifacts=artifacts))
         assert share.pace.commit_bytes == 2 << 20
+
+
+def test_no_room_is_said_once_though_the_disk_fills_up(tmp_path, monkeypatch, capsys):
+    with serving(tmp_path, min_free=1 << 50) as served, Client(f"unix://{served.uds}") as client:
+        left = itertools.count(1 << 39, -(1 << 33))
+        monkeypatch.setattr(served.store.disk, "free_bytes", lambda: next(left))
+        prepcache.CachedDataset(range(5), abs, client=client)
+        Session.current(client).close()
+    assert capsys.readouterr().err.count("no room for new samples") == 1

@@ -175,7 +175,7 @@ class Forked:
         return self._said[0], self._said[1]
 
     def _stacks(self) -> str:
-        """Ends a job that hangs; how it stood, what it said, and what its threads were at (`faulthandler`)."""
+        """Ends a job that hangs; its state, what it said, and what its threads were at (`faulthandler`)."""
         stood = f"ended with {self.poll()}, but another process has its streams"
         if self.returncode is None:
             stood = Path(f"/proc/{self.pid}/stat").read_text()

@@ -136,7 +136,7 @@ class Fill:
             reason, is_declined = committer.reason, committer.is_declined
             committer.reason, committer.is_declined, committer.is_filling = "", False, False
         self._note_end(reason, is_declined=is_declined)
-        self._say_end("" if reason == said else reason)
+        self._say_end("" if reason == said or (said and is_declined) else reason)  # its numbers differ
         by.refuse_draws(self._workers.drawn)
 
     def _try_one(self) -> None:
