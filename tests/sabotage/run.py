@@ -5,6 +5,7 @@ python run.py SABOTAGE TEST...
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,4 +26,6 @@ if __name__ == "__main__":
     apply(sys.argv[1])
     options = ["-x", "-q", "--tb=line", "-rfEs", "-p", "no:cacheprovider"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # a plugin that the product imports
-    sys.exit(pytest.main([*options, *sys.argv[2:]]))
+    # A folder of its own: else pytest ends with the removal, for minutes, of what earlier runs have left.
+    with tempfile.TemporaryDirectory(prefix="sabotage-", ignore_cleanup_errors=True) as folder:
+        sys.exit(pytest.main([*options, f"--basetemp={folder}", *sys.argv[2:]]))
