@@ -148,9 +148,10 @@ def test_a_job_that_starts_its_daemon_takes_from_the_bucket(box):
 
 
 OBSERVED = """
-import pathlib, prepcache
+import os, pathlib, prepcache
 from prepcache.daemon import waits
-waits.FIRST_SHARE, waits.HANDOVER_S = 0.01, 60.0
+waits.FIRST_SHARE, waits.HANDOVER_S = 0.01 if "READY" in os.environ else 1.0, 60.0
+waits.PROCESS.__init__(240.0)
 words = pathlib.Path("words.txt")
 def read(number): return [number, words.read_text()]
 for text in ("one", "two"):
