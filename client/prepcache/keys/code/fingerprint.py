@@ -13,6 +13,7 @@ import dis
 import functools
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType
@@ -57,12 +58,11 @@ def nested(code: CodeType) -> Iterator[CodeType]:
 def instructions(code: CodeType) -> Iterator[tuple[int, int, int]]:
     """Code unit, operation and argument of each instruction but caches."""
     raw, extended = code.co_code, 0
-    for at in range(0, len(raw), 2):
-        op = raw[at]
+    for unit, (op, low) in enumerate(zip(raw[::2], raw[1::2], strict=True)):
         if op == EXTENDED_ARG:
-            extended = (extended | raw[at + 1]) << 8
+            extended = (extended | low) << 8
         elif op != CACHE:
-            yield at // 2, op, extended | raw[at + 1]
+            yield unit, op, extended | low
             extended = 0
 
 
@@ -78,35 +78,35 @@ def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
     raw, consts, names = code.co_code, code.co_consts, code.co_names
     is_body = not code.co_flags & CO_OPTIMIZED
     steps: list[Any] = []
-    places: list[int] = []  # by code unit: how many instructions that count stand before it
+    units: list[int] = []  # where each step stands
     jumps: list[tuple[int, int]] = []
     for at, op, arg in instructions(code):
-        places += [len(steps)] * (at + 1 - len(places))
         if op == _NOP:
             continue
+        step: Any = (op, arg)
         if op in _CONSTS:
-            steps.append((op, _const(consts[arg])))
+            step = (op, _const(consts[arg]))
         elif op in _HAS_NAME:
             shift = NAME_SHIFTS.get(op, 0)
             name = names[arg >> shift]
             if is_body and op == _STORE_NAME and name in _OF_TEXT and steps and steps[-1][0] in _CONST_LOADS:
                 steps.pop()
+                units.pop()
                 continue
-            steps.append((op, name, arg & ((1 << shift) - 1)))
-        else:
-            if op in _JUMPS:
-                after = at + 1
-                while raw[2 * after : 2 * after + 1] == bytes([CACHE]):
-                    after += 1
-                jumps.append((len(steps), after + (-arg if op in _BACKWARD else arg)))
-            steps.append((op, arg))
-    places += [len(steps)] * (len(raw) // 2 + 1 - len(places))
+            step = (op, name, arg & ((1 << shift) - 1))
+        elif op in _JUMPS:
+            after = at + 1
+            while raw[2 * after : 2 * after + 1] == bytes([CACHE]):
+                after += 1
+            jumps.append((len(steps), after + (-arg if op in _BACKWARD else arg)))
+        steps.append(step)
+        units.append(at)
     for index, target in jumps:
-        steps[index] = (steps[index][0], "to", places[min(target, len(places) - 1)])
+        steps[index] = (steps[index][0], "to", bisect_left(units, target))
     handlers = vars(dis.Bytecode(code))["exception_entries"] if code.co_exceptiontable else ()
     return steps, [
-        (*(places[unit // 2] for unit in (one.start, one.end, one.target)), one.depth << 1 | one.lasti)
-        for one in handlers
+        (*(bisect_left(units, at // 2) for at in (h.start, h.end, h.target)), h.depth << 1 | h.lasti)
+        for h in handlers
     ]
 
 
