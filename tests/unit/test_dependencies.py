@@ -34,6 +34,8 @@ def test_what_runs_is_keyed_after_an_edit_of_its_source(project):
     ("word", "text", "old", "new"),
     [
         ("__doc__", "def g(): 'one'", "one", "two"),
+        ("__doc__", "def g():\n    class C: 'one'\n    return C", "one", "two"),
+        ("__doc__", "def g():\n    def h(): 'one'\n    return h", "one", "two"),
         ("__subclasses__", "class g: pass\nclass h(g): K = 1", "K = 1", "K = 2"),
     ],
 )
@@ -43,6 +45,11 @@ def test_what_a_global_names_is_asked_for(project, word, text, old, new):
     before = project.digest(**FUNCTION)
     project.write(prep=source.replace(old, new))
     assert project.digest(**FUNCTION) != before
+
+
+def test_a_docstring_that_counts_is_shown(project):
+    project.write(prep="def g(): 'one'\ndef f(x): return g.__doc__")
+    assert project.recipe(**FUNCTION).parts["code"]["values"]["prep.g.__doc__"]["text"] == "'one'"
 
 
 def test_a_frozen_module_of_the_project_counts(monkeypatch):

@@ -44,7 +44,7 @@ from prepcache.keys.files.stat_cache import path_stamp, user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, path_hook
 
-RECIPE_VERSION = 24  # first input of the digest; raised whenever the inputs or their order change
+RECIPE_VERSION = 25  # first input of the digest; raised whenever the inputs or their order change
 DEFAULT_DTYPE = "torch_default_dtype"
 PYTHON = f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 EDITED = "edited after it was loaded"  # of such a file only definitions that were loaded count

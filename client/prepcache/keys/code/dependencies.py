@@ -110,10 +110,11 @@ class Dependencies:
         for label, held in reached:
             space = project.globals_of(held)
             if "docs" in topics:
-                docs = vars(held).get("__doc__")
-                if isinstance(held, FunctionType):
-                    docs = [held.__doc__, *(one.co_consts[:1] for one in nested(held.__code__))]
+                docs = vars(held).get("__doc__") if isinstance(held, type) else held.__doc__
                 self.count_value(f"{label}.__doc__", docs, held)
+                inner = [] if isinstance(held, type) else [*nested(held.__code__)][1:]
+                if texts := [[c for c in one.co_consts if type(c) is str] for one in inner]:
+                    self.count_value(f"{label}.<locals>.__doc__", texts, held)
             if "subclasses" in topics and isinstance(held, type):
                 self.count_value(f"{label}.__subclasses__()", type.__subclasses__(held), held)
             if "modules" in topics:
