@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import default_collate
 
 import prepcache.collate
 from prepcache.batching import collation, lending
+from prepcache.batching.collation import default_collate
 from prepcache.batching.gather import Batch
 from support.artifacts import same
 from support.rows import rows_of

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, StackDataset, Subset, default_collate
+from torch.utils.data import DataLoader, StackDataset, Subset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from prepcache import collate
 from prepcache.batching import collation, lending
+from prepcache.batching.collation import default_collate
 from prepcache.batching.gather import Rows
 from prepcache.collate import pack_collate, pad_collate
 from prepcache.loader import Loader
@@ -89,9 +90,12 @@ def test_what_collates_columns_is_given_a_batch(rows):
     for one in (ds, Subset(ds, range(5)), Subset(Subset(ds, range(9)), range(5))):
         assert next(iter(DataLoader(one, 3, collate_fn=Kind()))) == "Batch"
         assert next(iter(Loader(one, 3, collate_fn=Kind()))) == "Batch"
-    for function in (None, default_collate, pad_collate, pack_collate, pad_collate(leaves=["0"])):
+    functions = [None, torch.utils.data.default_collate, pad_collate, pack_collate, pad_collate(leaves=["0"])]
+    for function in functions:
         made = next(iter(DataLoader(ds, 3, collate_fn=function)))
         assert same(made, (function or default_collate)([sample(i) for i in range(3)]))
+    of = default_collate_fn_map  # torch's table is as it was
+    assert {one.__module__ for one in of.values()} == {of[int].__module__}
 
 
 def doubled_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:

@@ -40,7 +40,7 @@ TAKES_BATCHES: dict[int, Any] = {}
 """Functions that collate batches, and types of objects that do, by identity: what users pass may be equal to
 others, have no hash, or show the class of what it wraps."""
 FETCHERS: list[Any] = []
-"""The code of methods that ask for a batch to collate it by `self.collate_fn`."""
+"""The code of methods that ask for a batch, and then collate it by their `self.collate_fn`."""
 
 try:
     import torch
@@ -55,15 +55,15 @@ try:
     _TORCH_FETCHER: Any = _fetch._MapDatasetFetcher.fetch.__code__
     _STREAM_FETCHER: Any = _fetch._IterableDatasetFetcher.fetch.__code__
     FETCHERS.append(_TORCH_FETCHER)
-    TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
+    _DEFAULT: Any = _collate.default_collate  # last: only where all is known
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
-    FUNCTIONS, _SUBSET_CODE = {}, None
+    FUNCTIONS, _SUBSET_CODE, _DEFAULT = {}, None, None
 
     def get_worker_info() -> None: ...
 
 
 _plain_functions: list[Any] = []
-"""What is in the table while it is as torch made it, and ours; empty if it was changed before."""
+"""What is in the table while it is as torch made it; empty if it was changed before."""
 
 CollateLeaf = tuple[Callable[[Numbers, Pool], Any], Callable[[Any], Any]]
 """What gathers one leaf of the picked rows, and what makes of that a tensor, or `Texts`."""
@@ -71,10 +71,6 @@ CollateLeaf = tuple[Callable[[Numbers, Pool], Any], Callable[[Any], Any]]
 
 class NotAStack(Exception):
     """A column whose collation is torch's own business."""
-
-
-class Row:
-    """What torch's collation sees of a batch of ours."""
 
 
 class Gathered:
@@ -94,7 +90,10 @@ def as_asked(given: Any, asked_by: Any) -> Any:
         return given
     if asked_by is None or asked_by.f_code not in FETCHERS:
         return list(given)
-    asks = asked_by.f_locals["self"].collate_fn
+    fetcher = asked_by.f_locals["self"]
+    if fetcher.collate_fn is _DEFAULT:
+        fetcher.collate_fn = default_collate
+    asks = fetcher.collate_fn
     collate = asks.function if isinstance(asks, Lends) else asks
     if id(collate) not in TAKES_BATCHES and id(type(collate)) not in TAKES_BATCHES:
         return list(given)
@@ -103,11 +102,14 @@ def as_asked(given: Any, asked_by: Any) -> Any:
     return given
 
 
-def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """What torch calls for a batch."""
+def default_collate(samples: Any) -> Any:
+    """What torch's makes of samples, also of a `Batch`."""
+    if not isinstance(samples, Gathered):
+        return _DEFAULT(samples)
+    batch: Any = samples
     numbers, pool = batch.numbers, batch.pool
     is_sent = pool is LENDING
-    if collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions:
+    if list(FUNCTIONS.values()) == _plain_functions:
         collation = batch.table.collation or Collation(batch.table)
         try:
             leaves = [made_of(gather(numbers, pool)) for gather, made_of in collation.leaves]
@@ -116,7 +118,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
             pass
     if is_sent:
         batch.pool = Pool()  # what others make of samples may look into them until it has gone
-    return _collate.collate(list(batch), collate_fn_map=collate_fn_map)
+    return _DEFAULT(list(batch))
 
 
 # --- a table's columns, collated ---
@@ -179,6 +181,8 @@ def tensor_maker(column: Dense | Ragged) -> Callable[[Any], Any] | None:
     return torch.from_numpy if column.leaf.kind != "scalar" or like_scalar == dtype else None
 
 
+TAKES_BATCHES[id(default_collate)] = default_collate
+
 # --- in a worker, to be sent ---
 
 _SENDING: dict[Any, Any] = {}
@@ -194,7 +198,8 @@ def lend_to_job(asked_by: Any) -> None:
         if is_fetcher and caller.f_code.co_name == "_worker_loop":  # and not a loader in this worker
             fetcher, job = asked_by.f_locals["self"], f"/proc/{os.getppid()}/fd"
             if not isinstance(fetcher.collate_fn, Lends) and os.access(job, os.R_OK):
-                fetcher.collate_fn = Lends(fetcher.collate_fn)
+                asks = fetcher.collate_fn
+                fetcher.collate_fn = Lends(default_collate if asks is _DEFAULT else asks)
             return
         asked_by = caller
 
@@ -210,7 +215,7 @@ class Lends:
         try:
             is_list = type(samples) is list and samples and _is_bare(samples[0])
             is_plain_table = list(FUNCTIONS.values()) == _plain_functions
-            if self.function is _collate.default_collate and is_list and is_plain_table:
+            if self.function is default_collate and is_list and is_plain_table:
                 return _collate.collate(samples, collate_fn_map=_SENDING)
             made = self.function(samples)
             is_sent = isinstance(samples, Gathered) and samples.pool is LENDING
@@ -257,5 +262,4 @@ if FUNCTIONS:  # torch's default collation is told about the type of a batch's f
     _SENDING.update({kind: _sending(function) for kind, function in FUNCTIONS.items()})
     _SENDING[torch.Tensor] = _stacked
     _is_as_made = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
-    FUNCTIONS[Row] = collate_batch
     _plain_functions[:] = FUNCTIONS.values() if _is_as_made else ()

@@ -1,15 +1,14 @@
 """Gathering: the samples of a data set as rows of mapped artifacts, taken a batch at a time.
 
-    DataLoader ── __getitems__(indices) ──> Batch ── default_collate ──> batch[0] is a `Row`
-                                                        registered ──> the columns, gathered, as they are
+    DataLoader ── __getitems__(indices) ──> Batch ── default_collate ──> the columns, gathered, as they are
 
 Artifacts hold rows in groups of equal trees. All groups of one tree, whatever artifact they are in, are
 the parts of one table; a row is named by its number, which is counted through all parts (table.py).
 
 Invariants:
     1. At most 24 bytes a sample are kept, in arrays.
-    2. Torch's `collate` looks at `batch[0]` to choose how to collate; all others iterate over a `Batch`, and
-       see its samples. Only what collates by columns is given one: see `as_asked` in collation.py.
+    2. Only what collates by columns is given a `Batch`: see `as_asked` in collation.py. Who iterates over one
+       sees its samples.
     3. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
        mode of `take` that copies once) never clips.
 """
@@ -21,14 +20,14 @@ import json
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact import columns
 from prepcache.artifact.reader import Group, builder
-from prepcache.batching.collation import Gathered, Row
+from prepcache.batching.collation import Gathered
 from prepcache.batching.table import Numbers, Pool, Ranges, Table
 
 Array = npt.NDArray[Any]
@@ -48,9 +47,6 @@ class Batch(Gathered):
 
     def __len__(self) -> int:
         return self.numbers.size
-
-    def __getitem__(self, index: Literal[0]) -> Row:
-        return Row()
 
     def __iter__(self) -> Iterator[Any]:
         build = builder(self.table.tree)
