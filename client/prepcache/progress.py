@@ -127,7 +127,7 @@ class Progress:
             disk = f" and {size_text(left * self._item_bytes)}" if self._item_bytes else ""
             parts.append(f"{span_text(left * passed_s / made)}{disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
-        counts = (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs")
+        counts = (self._there, "hit"), (self._computed, "computed"), (self._waited, "from other jobs")
         return parts + [f"{count:,} {what}" for count, what in counts if count]
 
     def _draw(self, waiting: str) -> None:

@@ -59,7 +59,8 @@ class Report:
         items: items in the data set, equal ones included.
         hit: items that were there when the data set was opened.
         computed: distinct items that this process preprocessed, or its DataLoader workers; kept or not.
-        waited: distinct items that other jobs preprocessed while this one was preparing.
+        waited: distinct items that came from other jobs after that: made meanwhile, or found late, since the
+            daemon was just starting.
         declined: distinct items that are not in the cache since it had no room, computed or not.
         bytes: bytes of the cached artifacts that hold the data set's samples, by its share of their items.
         seconds: seconds spent inside the preprocessing function, over all workers.
@@ -85,7 +86,7 @@ class Report:
         if self.not_stored:
             parts.append(f"{self.not_stored:,} of them not stored")
         if self.waited:
-            parts.append(f"{self.waited:,} computed by other jobs")
+            parts.append(f"{self.waited:,} from other jobs")
         if self.declined:
             parts.append(f"{self.declined:,} declined (no room in the cache)")
         parts.append(f"{size_text(self.bytes)}, {span_text(self.seconds)} spent")

@@ -72,7 +72,7 @@ def test_a_change_is_said_once():
 def test_a_report_reads_as_a_sentence():
     report = Report(1200, 1000, 150, 50, 0, 3_500_000, 75.0, 3600.0)
     assert str(report) == (
-        "1,200 items, 1,000 hit, 150 computed, 50 computed by other jobs, 3.3 MiB, 1.2 min spent, 1.0 h saved"
+        "1,200 items, 1,000 hit, 150 computed, 50 from other jobs, 3.3 MiB, 1.2 min spent, 1.0 h saved"
     )
     report = Report(200, 0, 200, 0, 169, 0, 6.0, 0.0, not_stored=200)
     assert str(report) == (
@@ -142,7 +142,7 @@ def test_a_bar_is_one_line_of_the_terminal_and_goes_away(capsys, monkeypatch, wi
     first, *drawn, last = capsys.readouterr().err.split("\r\x1b[J")
     bar = "a_package.of_... [===.....]"
     said = f"{bar} 450 of 1,000 items, 3 s and 1.0 GiB to go"
-    more = ", 100.0 items/s, 100 hit, 200 computed, 150 by other jobs"
+    more = ", 100.0 items/s, 100 hit, 200 computed, 150 from other jobs"
     assert set(drawn) == {said + more * (width > 80)}, "no part of it is cut"
     assert (first, last) == ("", "")
 

@@ -63,7 +63,7 @@ def fill(
     told = {name: sum(getattr(one, name) for one in reports) for name in _SUMMED}
     made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
     lost = f"{told['declined']:,} declined, {told['not_stored']:,} not stored"
-    others = f"{told['waited']:,} by other jobs, {lost}"
+    others = f"{told['waited']:,} from other jobs, {lost}"
     items = count_text(told["items"], "item", "items")
     emit(told, as_json, lambda: typer.echo(f"{items}: {told['hit']:,} hit, {made}, {others}"))
     if told["declined"] or told["not_stored"]:

@@ -163,7 +163,10 @@ class Cue(NamedTuple):
 
 NEW, SAME, CHANGED, NOT_COMPARED = "new", "same", "changed", "not compared"
 INCOMPLETE = "incomplete"
-LOOK_ALIKE = "new items, edited files and removed samples look alike: their names are not stored"
+LOOK_ALIKE = (
+    "new items, edited files, files under other paths and removed samples look alike: their names are not "
+    "stored; `prepcache status` tells if there was no room for some"
+)
 _CUES = ("data", "code", "config", "environment", "observed")
 _CUE_OF = {"config": "config"} | dict.fromkeys(("variable", "distribution", "environment"), "environment")
 
