@@ -154,7 +154,7 @@ class Dependencies:
         resolution.follow_imports(self, code, space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
-        path = os.path.abspath(filename)
+        path = filename if filename in self.sources else os.path.abspath(filename)
         if path not in self.sources:
             is_file = not filename.startswith("<") and not path.endswith(EXTENSIONS) and os.path.isfile(path)
             # A template has no module, and counts by the code that was compiled from it.
