@@ -31,11 +31,11 @@ import prepcache
 from pathlib import Path
 from prepcache.daemon import session, waits
 
-waits.HANDOVER_S = 60.0
+waits.SPARE_S = waits.HANDOVER_S = 60.0
 how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
 if how != "look":
     waits.FIRST_SHARE = 0.01
-    waits.PROCESS.__init__(240.0)
+waits.PROCESS.__init__(240.0)
 
 def made(item):
     with open("calls", "a") as file:

@@ -21,8 +21,8 @@ from prepcache.daemon.waits import PROCESS
 
 # On a crowded machine a daemon may take longer to start, and to store what was made, than a job would wait.
 if "BUDGET_S" not in os.environ:
-    PROCESS.__init__(60.0)
-    waits.SPARE_S = waits.HANDOVER_S = waits.BUDGET_S = 60.0
+    PROCESS.__init__(240.0)
+    waits.SPARE_S = waits.HANDOVER_S = waits.BUDGET_S = 240.0
 else:
     PROCESS.__init__(float(os.environ["BUDGET_S"]))
 
