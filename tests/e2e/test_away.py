@@ -55,6 +55,10 @@ if how == "stream":
 else:
     data = prepcache.CachedDataset(range(count), made, **options)
 assert [int(sample[0]) for sample in data] == list(range(count))
+if how == "slow":
+    for one in session.Session._all.values():
+        if one.is_away:
+            one.heartbeat.is_back.wait(60)  # else it may end before it has looked for the daemon again
 print(len(list(prepcache.Client().entries())) if how == "middle" else data.report().hit)
 if how in ("lazy", "stream"):
     atexit.register(ready.touch)
