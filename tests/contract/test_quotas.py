@@ -11,7 +11,7 @@ import pytest
 import prepcache
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
-from prepcache.errors import ConfigError, Declined
+from prepcache.errors import ConfigError, DaemonUnreachable, Declined
 from prepcache.fill.share import Share
 from prepcache.index.artifact_set import ArtifactSet
 from prepcached import config as settings
@@ -133,3 +133,19 @@ def test_no_room_is_said_once_though_the_disk_fills_up(tmp_path, monkeypatch, ca
         prepcache.CachedDataset(range(5), abs, client=client)
         Session.current(client).close()
     assert capsys.readouterr().err.count("no room for new samples") == 1
+
+
+def test_no_room_is_said_where_the_opening_said_something_else(tmp_path, monkeypatch, capsys):
+    away = iter([DaemonUnreachable("it was away")])
+    resolve = Session.resolve
+
+    def resolve_later(self, *given, **named):
+        for error in away:
+            raise error
+        return resolve(self, *given, **named)
+
+    monkeypatch.setattr(Session, "resolve", resolve_later)
+    with serving(tmp_path, min_free=1 << 50) as served, Client(f"unix://{served.uds}") as client:
+        prepcache.CachedDataset(range(5), abs, client=client)
+        Session.current(client).close()
+    assert "not stored: no room for new samples" in capsys.readouterr().err

@@ -119,7 +119,8 @@ class Fill:
         self._progress = by.shown(total, total - len(todo))
 
     def run(self) -> None:
-        task, by, said, committer = self._task, self._by, self._artifacts.reason, self._committer
+        task, by, committer = self._task, self._by, self._committer
+        said, was_full = self._artifacts.reason, self._artifacts.is_full
         committer.is_filling = True
         try:
             task.originals.compare(self._todo)
@@ -136,7 +137,7 @@ class Fill:
             reason, is_declined = committer.reason, committer.is_declined
             committer.reason, committer.is_declined, committer.is_filling = "", False, False
         self._note_end(reason, is_declined=is_declined)
-        self._say_end("" if reason == said or (said and is_declined) else reason)  # its numbers differ
+        self._say_end("" if reason == said or (was_full and is_declined) else reason)  # its numbers differ
         by.refuse_draws(self._workers.drawn)
 
     def _try_one(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from prepcache import forks
 from prepcache.daemon.launcher import BaseClient
 from prepcache.daemon.session import Session
-from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownRecipe
+from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.index.recipe_index import Observed, RecipeIndex, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
@@ -44,7 +44,7 @@ class ArtifactSet(RecipeIndex):
         is_used: a sample was read since the daemon was told that the artifacts are in use.
         has_any: the daemon has named an artifact; has_mapped: one that counts was there.
         changed_inputs: observed inputs that are not what they were, and what became of them.
-        is_known: the daemon answered the last look, so that it knows the recipe.
+        is_known: the daemon answered the last look, so that it knows the recipe; is_full: it had no room.
         reason: why samples are not stored; why, why_cue: why items are missing, which the next lease says.
     """
 
@@ -59,7 +59,7 @@ class ArtifactSet(RecipeIndex):
         self.generation = 0
         self.reason = ""
         self.why = self.why_cue = ""
-        self.has_any = self.has_lost = self.is_known = False
+        self.has_any = self.has_lost = self.is_known = self.is_full = False
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
@@ -138,10 +138,10 @@ class ArtifactSet(RecipeIndex):
                     self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
                 )
             except PrepcacheError as error:
-                self._refused, self.is_known = error, False
+                self._refused, self.is_known, self.is_full = error, False, isinstance(error, Declined)
                 self.reason = error.message
                 return None
-            self._refused, self.is_known = None, True
+            self._refused, self.is_known, self.is_full = None, True, False
             try:
                 return self.absorb(resolved)
             except DaemonUnreachable as error:
