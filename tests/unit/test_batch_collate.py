@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import sys
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, StackDataset, Subset
+from torch.utils.data._utils import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from prepcache import collate
@@ -20,6 +23,7 @@ from prepcache.batching.gather import Rows
 from prepcache.collate import pack_collate, pad_collate
 from prepcache.loader import Loader
 from support.artifacts import same
+from support.programs import python
 from support.rows import Stored, rows_of
 
 
@@ -102,12 +106,54 @@ def doubled_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return [2 * value for value in batch]
 
 
-def test_a_function_registered_with_torch_is_obeyed(rows, monkeypatch):
-    default_collate(rows.take(PICKS))
-    monkeypatch.setitem(default_collate_fn_map, int, doubled_ints)
-    assert default_collate(rows.take(PICKS))[1] == [8, 0, 18]
-    monkeypatch.undo()
-    assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
+def test_what_others_change_of_torchs_collation_is_obeyed(rows, monkeypatch, own):
+    table = {**default_collate_fn_map, int: doubled_ints}
+    for change in (
+        partial(monkeypatch.setitem, default_collate_fn_map, int, doubled_ints),
+        partial(monkeypatch.setattr, "torch.utils.data._utils.collate.default_collate_fn_map", table),
+        partial(
+            monkeypatch.setattr,
+            "torch.utils.data._utils.collate.collate",
+            lambda batch, of_torch=_collate.collate, **_: of_torch(batch, collate_fn_map=table),
+        ),
+    ):
+        assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
+        change()
+        for made in (default_collate(rows.take(PICKS)), sent(list(rows.take(PICKS)))):
+            assert made[1] == [8, 0, 18]
+        monkeypatch.undo()
+
+
+CHANGED_BEFORE = """
+import functools, sys
+from pathlib import Path
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import collate, fetch
+given = []
+@functools.wraps(collate.default_collate)
+def numbers(samples, of_torch=collate.default_collate):
+    given.append(type(samples))
+    return of_torch(samples).tolist()
+def fetched(self, indices):
+    made_of = self.collate_fn
+    return made_of(self.dataset.__getitems__(indices))
+if sys.argv[2] == "fetch":
+    fetch._MapDatasetFetcher.fetch = fetched
+else:
+    collate.default_collate = numbers
+from support.rows import Stored, rows_of
+ds = Stored(rows_of(Path(sys.argv[1]), [*range(6)]))
+made = [*DataLoader(ds, 3)]
+if sys.argv[2] == "fetch":
+    assert [one.tolist() for one in made] == [[0, 1, 2], [3, 4, 5]]
+else:
+    assert made == [[0, 1, 2], [3, 4, 5]] and given == [list] * 2
+"""
+
+
+@pytest.mark.parametrize("what", ["fetch", "default_collate"])
+def test_what_others_changed_before_the_import_is_obeyed(tmp_path, what):
+    python("-c", CHANGED_BEFORE, tmp_path, what, env=os.environ | {"PYTHONPATH": ":".join(sys.path)})
 
 
 class Noted(TorchDispatchMode):

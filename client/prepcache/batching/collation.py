@@ -7,7 +7,7 @@ A DataLoader worker gathers into memory that it lends its job, and sends where t
 
 Invariants:
     1. The result equals torch's. A column whose collation is not known to be a plain stack is left to
-       torch's own code, and so is every batch if its table of functions holds one that is not torch's.
+       torch's own code, and so is every batch if somebody has changed what that calls.
     2. Only torch's own fetcher and `Loader` are given a `Batch`, where their collate function takes one. The
        user's code sees lists of samples.
     3. What torch's fetcher makes in a worker, by any collate function, is sent by `Lends`: each array, and
@@ -49,21 +49,21 @@ try:
     from torch.utils.data._utils import collate as _collate
     from torch.utils.data._utils import fetch as _fetch
 
-    FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
-    """torch's table of collate functions, by the type of a batch's first element."""
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
     _TORCH_FETCHER: Any = _fetch._MapDatasetFetcher.fetch.__code__
     _STREAM_FETCHER: Any = _fetch._IterableDatasetFetcher.fetch.__code__
-    FETCHERS.append(_TORCH_FETCHER)
-    _DEFAULT: Any = _collate.default_collate  # last: only where all is known
+    if _fetch._MapDatasetFetcher.fetch.__globals__ is vars(_fetch):  # and not somebody's
+        FETCHERS.append(_TORCH_FETCHER)
+    _DEFAULT: Any = _collate.default_collate
+    _plain_functions: list[Any] = [_collate.collate, *_collate.default_collate_fn_map.values()]
+    """What torch's default collation calls as torch made it; empty if it was changed before."""
+    if any(getattr(f, "__globals__", None) is not vars(_collate) for f in (_DEFAULT, *_plain_functions)):
+        _plain_functions = []
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
-    FUNCTIONS, _SUBSET_CODE, _DEFAULT = {}, None, None
+    _plain_functions, _SUBSET_CODE, _DEFAULT = [], None, None
 
     def get_worker_info() -> None: ...
 
-
-_plain_functions: list[Any] = []
-"""What is in the table while it is as torch made it; empty if it was changed before."""
 
 CollateLeaf = tuple[Callable[[Numbers, Pool], Any], Callable[[Any], Any]]
 """What gathers one leaf of the picked rows, and what makes of that a tensor, or `Texts`."""
@@ -109,7 +109,7 @@ def default_collate(samples: Any) -> Any:
     batch: Any = samples
     numbers, pool = batch.numbers, batch.pool
     is_sent = pool is LENDING
-    if list(FUNCTIONS.values()) == _plain_functions:
+    if [_collate.collate, *_collate.default_collate_fn_map.values()] == _plain_functions:
         collation = batch.table.collation or Collation(batch.table)
         try:
             leaves = [made_of(gather(numbers, pool)) for gather, made_of in collation.leaves]
@@ -214,8 +214,8 @@ class Lends:
         LENDING.begin_batch()
         try:
             is_list = type(samples) is list and samples and _is_bare(samples[0])
-            is_plain_table = list(FUNCTIONS.values()) == _plain_functions
-            if self.function is default_collate and is_list and is_plain_table:
+            functions = [_collate.collate, *_collate.default_collate_fn_map.values()]
+            if self.function is default_collate and is_list and functions == _plain_functions:
                 return _collate.collate(samples, collate_fn_map=_SENDING)
             made = self.function(samples)
             is_sent = isinstance(samples, Gathered) and samples.pool is LENDING
@@ -258,8 +258,6 @@ def _sending(function: Any) -> Any:
     return lambda batch, *, collate_fn_map=None: lent(function(batch, collate_fn_map=collate_fn_map))
 
 
-if FUNCTIONS:  # torch's default collation is told about the type of a batch's first element
-    _SENDING.update({kind: _sending(function) for kind, function in FUNCTIONS.items()})
+if _plain_functions:
+    _SENDING.update({kind: _sending(made) for kind, made in _collate.default_collate_fn_map.items()})
     _SENDING[torch.Tensor] = _stacked
-    _is_as_made = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
-    _plain_functions[:] = FUNCTIONS.values() if _is_as_made else ()
