@@ -106,7 +106,8 @@ app.command()(serve)
 def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
     """Stop the daemon, and wait until it has ended.
 
-    Without settings, the daemon at $PREPCACHE_URL, or else your own.
+    Without settings, the daemon at $PREPCACHE_URL, or else your own. A job that still runs would start your
+    own again, with the settings of its environment.
 
     Example: prepcached stop --uds /run/prepcache/prepcached.sock
     """
