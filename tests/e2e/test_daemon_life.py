@@ -197,8 +197,9 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path):
         beside = prepcached("check", *of_socket, *of_config, code=1)
         assert beside.stdout.startswith("found   file-without-row:")
         stray.unlink()
-        refused = prepcached("check", "--repair", *of_config, code=29).stderr
-        assert f"pid {daemon.pid}" in refused and "Traceback" not in refused
+        for command in (("check", "--repair"), ("serve", *of_socket)):
+            refused = prepcached(*command, *of_config, code=29).stderr
+            assert f"pid {daemon.pid}" in refused and "Traceback" not in refused
         prepcached("stop", *of_socket, *of_config)
         assert daemon.wait(READY_S) == 0
     prepcached("stop", *of_socket, *of_config, code=3)

@@ -1,4 +1,4 @@
-"""A stream in trouble: daemons and workers that are killed, iterators, errors, and what changes meanwhile."""
+"""A stream in trouble: workers that are killed, iterators, errors, and what changes meanwhile."""
 
 import re
 from collections import Counter

@@ -339,6 +339,7 @@ TABLE_ATTACKS = {
     "row in no group": ("_rows.group", np.array([2], "u2")),
     "row in the other group": ("_rows.group", np.array([1], "u2")),
     "text offsets past the end": ("t.offsets", np.array([0, 4, 2**40])),
+    "text offsets before the end": ("t.offsets", np.array([0, 4, 7])),
     "text offsets not from 0": ("t.offsets", np.array([1])),
     "text offsets fall": ("t.offsets", np.array([0, 99])),
     "shapes negative": ("x.shapes", np.array([-2, -3])),

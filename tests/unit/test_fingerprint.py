@@ -20,6 +20,10 @@ ALIKE = {
         "def f(x):\n  class A:\n    'One.'\n    k = 1",
         "def f(x):\n  class A:\n    'Two.'\n    k = 1",
     ),
+    "a docstring before a loop": (
+        "def f(x):\n  class A:\n    'One.'\n    for k in x: pass",
+        "def f(x):\n  class A:\n    for k in x: pass",
+    ),
     "where it stands": ("def f(x):\n  return x", "\n\n\nK = 1\ndef f(x):\n\n  return (\n    x)"),
     "a pass": ("def f(x):\n  if x: pass\n  return x", "def f(x):\n  if x:\n\n    pass\n  return x"),
     "a try on one line": (
@@ -34,6 +38,8 @@ DIFFERING = {
     "the sign of a zero": ("def f(x): return 0.0", "def f(x): return -0.0"),
     "a constant in a tuple": ("def f(x): return x in (1, 2)", "def f(x): return x in (1, True)"),
     "a constant in a set": ("def f(x): return x in {1, 'a'}", "def f(x): return x in {1, 'b'}"),
+    "an attribute": ("def f(x): return x.real", "def f(x): return x.imag"),
+    "a global": ("def f(x): return abs(x)", "def f(x): return len(x)"),
     "a global for a local": ("def f(x): return x", "def f(y): return x"),
     "where a loop goes on": (
         "def f(x):\n  for y in x:\n    if y: continue\n    g(y)\n    h(y)",

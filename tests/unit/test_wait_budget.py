@@ -142,7 +142,7 @@ def outage(budget: WaitBudget, clock: Waited) -> float:
     return clock.now - started
 
 
-def test_a_daemon_that_keeps_returning_costs_no_more(budget, clock):
+def test_a_daemon_that_keeps_returning_costs_no_more(budget, clock, caplog):
     lost = [outage(budget, clock)]
     while budget.is_away:
         budget.come_back()
@@ -152,10 +152,12 @@ def test_a_daemon_that_keeps_returning_costs_no_more(budget, clock):
     assert sum(lost) <= 5.0 and min(lost) >= waits.LEAST_S
     budget.come_back()
     assert budget.is_gone
+    assert len(caplog.messages) == len(lost)
+    assert all(URL in said and "preprocesses by itself" in said for said in caplog.messages)
 
 
 @pytest.mark.parametrize("why", ["nonsense", "failed"])
-def test_what_will_not_mend_does_not_come_back(budget, clock, why):
+def test_what_will_not_mend_does_not_come_back(budget, clock, caplog, why):
     def start() -> bool:
         raise DaemonUnreachable("it is not installed", why="failed")
 
@@ -164,6 +166,8 @@ def test_what_will_not_mend_does_not_come_back(budget, clock, why):
     assert not budget.is_away
     budget.come_back()
     assert budget.is_gone
+    budget.give_up(URL, "another thread waited as well")
+    assert len(caplog.messages) == 1
 
 
 def test_a_person_who_asks_has_all_of_the_time(clock):
