@@ -59,8 +59,8 @@ class Report:
         items: items in the data set, equal ones included.
         hit: items that were there when the data set was opened.
         computed: distinct items that this process preprocessed, or its DataLoader workers; kept or not.
-        waited: distinct items that came from other jobs after that: made meanwhile, or found late, since the
-            daemon was just starting.
+        waited: distinct items that came from other jobs after the data set was opened: made meanwhile, or
+            found late because the daemon was just starting.
         declined: distinct items that are not in the cache since it had no room, computed or not.
         bytes: bytes of the cached artifacts that hold the data set's samples, by its share of their items.
         seconds: seconds spent inside the preprocessing function, over all workers.
