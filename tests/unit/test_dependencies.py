@@ -47,6 +47,15 @@ def test_what_a_global_names_is_asked_for(project, word, text, old, new):
     assert project.digest(**FUNCTION) != before
 
 
+@pytest.mark.parametrize("way", ["inspect import getdoc", "pydoc import render_doc"])
+def test_what_has_another_name_asks_by_its_own(project, way):
+    source = f"from {way} as asked\ndef g(): 'one'\ndef f(x): return asked(g)"
+    project.write(prep=source)
+    before = project.digest(**FUNCTION)
+    project.write(prep=source.replace("one", "two"))
+    assert project.digest(**FUNCTION) != before
+
+
 def test_a_docstring_that_counts_is_shown(project):
     project.write(prep="def g(): 'one'\ndef f(x): return g.__doc__")
     assert project.recipe(**FUNCTION).parts["code"]["values"]["prep.g.__doc__"]["text"] == "'one'"

@@ -20,7 +20,14 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
-from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, SimpleNamespace
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    SimpleNamespace,
+)
 from typing import Any
 
 from prepcache.keys.code.fingerprint import NAME_SHIFTS, instructions, nested
@@ -178,7 +185,7 @@ class Alters:
 
 
 _TOPICS = {
-    "docs": {"__doc__", "getdoc"},
+    "docs": {"__doc__", "getdoc", "help", "render_doc"},
     "sources": {"getsource", "getsourcelines", "getcomments"},
     "modules": {"getmodule", "__globals__", "f_globals"},
     "subclasses": {"__subclasses__"},
@@ -243,9 +250,12 @@ class Questions:
                 self.texts.add(text.upper())
 
     def note_global(self, label: str, value: Any, chains: set[tuple[str, ...]]) -> None:
-        """Notes a global that code reads: one may be `os.environ` or `sys` by another name."""
-        if value is os.environ or value is os.environb or value is os.getenv or value is os.getenvb:
+        """Notes a global that code reads: what stands there by another name asks by its own."""
+        if value is os.environ or value is os.environb:
             self.topics.add("variables")
+        has_name = isinstance(value, FunctionType | BuiltinFunctionType | type)
+        if has_name and value.__name__ != label.rpartition(".")[2]:
+            self._note_names({value.__name__})
         is_renamed = value is sys and not label.endswith(".sys")
         is_renamed &= any(chain[:1] in ((), ("modules",)) for chain in chains)
         if is_renamed or value is sys.modules or value is builtins.__import__:
