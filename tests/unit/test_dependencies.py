@@ -56,6 +56,12 @@ def test_what_has_another_name_asks_by_its_own(project, way):
     assert project.digest(**FUNCTION) != before
 
 
+def test_what_only_shows_the_class_of_a_function_has_no_name(project):
+    shown = "import types\nclass Shown:\n    __class__ = types.FunctionType\nasked = Shown()\n"
+    project.write(prep=f"{shown}def f(x): return asked is x")
+    assert "prep.asked" in project.recipe(**FUNCTION).parts["code"]["values"]
+
+
 def test_a_docstring_that_counts_is_shown(project):
     project.write(prep="def g(): 'one'\ndef f(x): return g.__doc__")
     assert project.recipe(**FUNCTION).parts["code"]["values"]["prep.g.__doc__"]["text"] == "'one'"

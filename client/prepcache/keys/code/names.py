@@ -253,7 +253,7 @@ class Questions:
         """Notes a global that code reads: what stands there by another name asks by its own."""
         if value is os.environ or value is os.environb:
             self.topics.add("variables")
-        has_name = isinstance(value, FunctionType | BuiltinFunctionType | type)
+        has_name = issubclass(type(value), FunctionType | BuiltinFunctionType | type)
         if has_name and value.__name__ != label.rpartition(".")[2]:
             self._note_names({value.__name__})
         is_renamed = value is sys and not label.endswith(".sys")
